@@ -1,0 +1,98 @@
+"""One round: the plan while it is being filled, and the frozen output that leaves the scheduler.
+
+The running totals are what policies and the latency model need, kept in O(1) a chunk, so that nobody walks
+the batch again. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sarathi.request import Request
+
+
+class BatchPlan:
+    """A round under construction. Token counts throughout; `now` in seconds.
+
+    `num_tokens` (U_t of the paper) counts decodes and prefill chunks taken so far. Decodes may exceed
+    `token_budget` (B_max); then no prefill fits.
+    """
+
+    __slots__ = (
+        "admitting", "decodes", "max_decode_context_len", "max_prefill_processed_tokens", "now", "num_prefill_tokens",
+        "num_tokens", "predicted_time", "preempted_ids", "prefill_processed_tokens", "prefills", "reasons",
+        "num_candidates", "sum_decode_context_len", "token_budget",
+    )  # fmt: skip
+
+    def __init__(self, token_budget: int, now: float) -> None:
+        self.token_budget = token_budget
+        self.now = now
+        self.admitting = True  # False once decodes had to be given room by preemption
+        self.decodes: list[Request] = []
+        self.prefills: list[tuple[Request, int]] = []
+        self.num_tokens = 0
+        self.num_prefill_tokens = 0
+        self.sum_decode_context_len = 0
+        self.max_decode_context_len = 0
+        self.prefill_processed_tokens = 0
+        self.max_prefill_processed_tokens = 0
+        self.preempted_ids: list[str] = []
+        self.reasons: dict[str, int] = {}
+        self.predicted_time: float | None = None
+        self.num_candidates = 0
+
+    @property
+    def budget_left(self) -> int:
+        return max(0, self.token_budget - self.num_tokens)
+
+    def add(self, request: Request, num_tokens: int) -> None:
+        """Take a prefill chunk of `num_tokens`, not yet counted in the request's num_computed_tokens."""
+        processed = request.num_computed_tokens
+        self.prefills.append((request, num_tokens))
+        self.num_tokens += num_tokens
+        self.num_prefill_tokens += num_tokens
+        self.prefill_processed_tokens += processed
+        if processed > self.max_prefill_processed_tokens:
+            self.max_prefill_processed_tokens = processed
+
+    def count(self, reason: str) -> None:
+        """Count a gate's reason (a refusal, a warm start) for this round's record."""
+        self.reasons[reason] = self.reasons.get(reason, 0) + 1
+
+
+class SchedulerOutput(NamedTuple):
+    """What one round runs. `prefills` holds (request, num_tokens); a decode is one token.
+
+    A request's num_computed_tokens already includes this round, so the context before a chunk is
+    num_computed_tokens - num_tokens at the moment of submission.
+    """
+
+    step_id: int
+    scheduled_time: float
+    token_budget: int
+    decodes: list[Request]
+    prefills: list[tuple[Request, int]]
+    preempted_ids: list[str]
+    num_prefill_tokens: int
+    sum_decode_context_len: int  # the token now computed counts
+    max_decode_context_len: int
+    prefill_processed_tokens: int  # summed over the prefill chunks: tokens computed before this round
+    max_prefill_processed_tokens: int
+    predicted_time: float | None  # seconds, where the chunk sizer predicts
+    num_candidates: int  # chunk sizes that were tried
+    reasons: dict[str, int]  # the gate's refusals and warm starts
+    num_waiting: int  # after the round was filled
+    num_running: int
+    num_used_blocks: int
+
+    @property
+    def num_decode_tokens(self) -> int:
+        return len(self.decodes)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.decodes) + self.num_prefill_tokens
+
+    @property
+    def num_seqs(self) -> int:
+        return len(self.decodes) + len(self.prefills)

@@ -1,0 +1,411 @@
+"""The round: which requests run next and with how many tokens, and what a finished round changes.
+
+BaseScheduler owns every request's status, counters and blocks, and nobody else writes them. It asks three
+policies (order, chunk sizer, gate) and knows no executor, clock or metric.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sarathi.core.admission import REFUSED_BY_CAP, OpenGate, PrefillGate
+from sarathi.core.block_manager import BlockManager
+from sarathi.core.chunking import ChunkSizer, StaticBudget
+from sarathi.core.order import FCFS, OrderPolicy
+from sarathi.core.plan import BatchPlan, SchedulerOutput
+from sarathi.core.queue import Entry, RequestHeap
+from sarathi.request import Request, RequestStatus
+
+# Share of the blocks that admission leaves free while something runs, so that decodes can grow before the
+# first of them has to be preempted.
+WATERMARK = 0.01
+
+
+class BaseScheduler:
+    """Stall-free rounds: every ready decode first, then prefill chunks up to the token budget.
+
+    A variant overrides one of `make_order`, `make_sizer`, `make_gate`; a baseline that composes rounds in
+    another way overrides `compose`, `token_budget` or `blocks_to_reserve`.
+
+    Args:
+        config: the scheduler's settings; `max_num_seqs` seats and, for most, `chunk_size`, the token budget.
+        blocks: the KV pool.
+        max_model_len: longest request in tokens, prompt and output; the pool's size limits it too.
+    """
+
+    def __init__(self, config: Any, blocks: BlockManager, max_model_len: int) -> None:
+        self.config = config
+        self.blocks = blocks
+        self.max_model_len = min(max_model_len, blocks.num_token_slots)
+        self.max_num_seqs: int = config.max_num_seqs
+        self.token_budget = self.make_token_budget()
+        self.order = self.make_order()
+        self.sizer = self.make_sizer()
+        self.gate = self.make_gate()
+        self.requests: dict[str, Request] = {}  # every unfinished request, and those in flight
+        self.waiting = RequestHeap()
+        self.partial = RequestHeap()  # admitted prompts with tokens left to schedule
+        self.decodes: list[Request] = []  # ready: the newest token is known and not in flight
+        self.num_running = 0  # admitted and unfinished, in flight or not
+        self.num_inflight_rounds = 0
+        self._num_added = 0
+        self._num_rounds = 0
+        self._aborted_in_flight: set[Request] = set()
+
+    # Hooks ------------------------------------------------------------------------------------------
+
+    def make_token_budget(self) -> int:
+        return self.config.chunk_size
+
+    def make_order(self) -> OrderPolicy:
+        return FCFS()
+
+    def make_sizer(self) -> ChunkSizer:
+        return StaticBudget()
+
+    def make_gate(self) -> PrefillGate:
+        return OpenGate()
+
+    def compose(self, plan: BatchPlan) -> None:
+        """Fill the round: decodes are never delayed by prefill."""
+        self.take_decodes(plan)
+        self.take_prefills(plan)
+
+    def blocks_to_reserve(self, request: Request) -> int:
+        """Blocks held from admission on: the whole prompt, so that no prefill is evicted half-way for space."""
+        return self.blocks.blocks_for(request.num_tokens)
+
+    def reject_reason(self, request: Request) -> str | None:
+        """Why this request can never run here, with the numbers; None if it can."""
+        if request.num_prompt_tokens < 1:
+            return "the prompt is empty; at least 1 token"
+        # The prompt has to leave room for one generated token, where one is asked for.
+        needed = request.num_prompt_tokens + min(1, request.sampling_params.max_tokens)
+        if needed > self.blocks.num_token_slots:
+            return (
+                f"the prompt of {request.num_prompt_tokens} tokens needs {self.blocks.blocks_for(needed)} KV blocks "
+                f"of {self.blocks.block_size} tokens; there are {self.blocks.num_blocks}"
+            )
+        if needed > self.max_model_len:
+            return f"the prompt of {request.num_prompt_tokens} tokens exceeds the context of {self.max_model_len}"
+        return None
+
+    # Requests come and go ---------------------------------------------------------------------------
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.waiting)
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self.requests)
+
+    def add(self, request: Request, now: float) -> bool:
+        """Queue a request. False if it can never run: it is then FINISHED_IGNORED and says why.
+
+        Raises ValueError if its request_id is in use.
+        """
+        if request.request_id in self.requests:
+            raise ValueError(f"request_id: {request.request_id!r} is in use by an unfinished request")
+        reason = self.reject_reason(request)
+        if reason is not None:
+            request.status = RequestStatus.FINISHED_IGNORED
+            request.ignored_reason = reason
+            request.finish_time = now
+            return False
+        request.max_output_tokens = min(
+            request.sampling_params.max_tokens, self.max_model_len - request.num_prompt_tokens
+        )
+        request.sequence_number = self._num_added
+        self._num_added += 1
+        self.requests[request.request_id] = request
+        self.waiting.push(request, self.order.key(request, now))
+        return True
+
+    def abort(self, request_id: str, now: float) -> Request | None:
+        """End a request at any moment; None if it is not here. No token of it is committed from now on.
+
+        Its blocks are free at once, or when the rounds in flight that use them return.
+        """
+        request = self.requests.get(request_id)
+        if request is None or request.status.is_finished:
+            return None
+        if request.queue_entry is not None:
+            (self.waiting if request.status is RequestStatus.WAITING else self.partial).remove(request)
+        elif request.num_inflight_steps == 0:
+            self.decodes.remove(request)
+        if request.num_inflight_steps:
+            self._aborted_in_flight.add(request)
+            request.status = RequestStatus.FINISHED_ABORTED
+            request.finish_time = now
+        else:
+            self._finish(request, RequestStatus.FINISHED_ABORTED, now)
+        return request
+
+    def _finish(self, request: Request, status: RequestStatus, now: float) -> None:
+        if request.status is not RequestStatus.WAITING:
+            self.num_running -= 1
+            self.blocks.free(request)
+        request.status = status
+        if request.finish_time is None:
+            request.finish_time = now
+        del self.requests[request.request_id]
+
+    def _preempt(self, request: Request, plan: BatchPlan) -> None:
+        """Back to the queue with nothing computed; the arrival time and the generated tokens stay."""
+        assert request.num_inflight_steps == 0
+        if request.queue_entry is not None:
+            self.partial.remove(request)
+        self.blocks.free(request)
+        request.status = RequestStatus.WAITING
+        request.num_computed_tokens = 0
+        request.num_preemptions += 1
+        request.preempted_time = plan.now
+        self.num_running -= 1
+        plan.preempted_ids.append(request.request_id)
+        self.waiting.push(request, self.order.key(request, plan.now))
+
+    # The round --------------------------------------------------------------------------------------
+
+    def schedule(self, now: float) -> SchedulerOutput | None:
+        """The next round, or None if nothing can run before a round in flight returns or a request comes.
+
+        `now` in seconds of the engine's clock. What is returned counts as in flight until `update`.
+        """
+        plan = self._begin_plan(now)
+        self.compose(plan)
+        while not plan.num_tokens and not self.num_inflight_rounds and self.partial:
+            # Every block is held by prompts that may not go on: the latest gives way, or nothing ever moves.
+            self._preempt(max(self.partial, key=_latest), plan)
+            self.compose(plan)
+        if not plan.num_tokens:
+            return None
+        self._num_rounds += 1
+        self.num_inflight_rounds += 1
+        return SchedulerOutput(
+            self._num_rounds - 1,
+            now,
+            plan.token_budget,
+            plan.decodes,
+            plan.prefills,
+            plan.preempted_ids,
+            plan.num_prefill_tokens,
+            plan.sum_decode_context_len,
+            plan.max_decode_context_len,
+            plan.prefill_processed_tokens,
+            plan.max_prefill_processed_tokens,
+            plan.predicted_time,
+            plan.num_candidates,
+            plan.reasons,
+            len(self.waiting),
+            self.num_running,
+            self.blocks.num_used,
+        )
+
+    def _begin_plan(self, now: float) -> BatchPlan:
+        plan = BatchPlan(self.token_budget, now)
+        if self.order.begin_round(plan):
+            for heap in (self.waiting, self.partial):
+                heap.rekey(lambda request: self.order.key(request, now))
+        self.sizer.begin_round(plan)
+        self.gate.begin_round(plan)
+        return plan
+
+    def take_decodes(self, plan: BatchPlan) -> None:
+        """One token for each ready decode; room is made first, so that none taken is preempted later."""
+        ready = self.decodes
+        if not ready:
+            return
+        self.decodes = []
+        block_size = self.blocks.block_size
+        edge = [request for request in ready if not request.num_computed_tokens % block_size]
+        if edge:
+            edge = [r for r in edge if len(r.block_ids) * block_size == r.num_computed_tokens]
+            if len(edge) > self.blocks.num_free:
+                ready, edge = self._make_room(ready, edge, plan)
+            self.blocks.append_one_each(edge)
+        total = longest = 0
+        for request in ready:
+            context = request.num_computed_tokens + 1
+            request.num_computed_tokens = context
+            request.num_inflight_steps = 1
+            total += context
+            if context > longest:
+                longest = context
+        plan.decodes = ready
+        plan.num_tokens += len(ready)
+        plan.sum_decode_context_len = total
+        plan.max_decode_context_len = longest
+
+    def _make_room(
+        self, ready: list[Request], edge: list[Request], plan: BatchPlan
+    ) -> tuple[list[Request], list[Request]]:
+        """Preempt the latest arrivals until each of `edge` can have a block; returns what is left of both.
+
+        A request with a step in flight is never preempted. Nothing is admitted in such a round: the room was
+        made for decodes.
+        """
+        plan.admitting = False
+        preemptable = sorted([*ready, *(r for r in self.partial if not r.num_inflight_steps)], key=_latest)
+        in_decodes, at_edge = set(ready), set(edge)
+        while len(at_edge) > self.blocks.num_free and preemptable:
+            victim = preemptable.pop()
+            in_decodes.discard(victim)
+            at_edge.discard(victim)
+            self._preempt(victim, plan)
+        ready = [request for request in ready if request in in_decodes]
+        return ready, [request for request in edge if request in at_edge]
+
+    def take_prefills(self, plan: BatchPlan) -> None:
+        """Chunks for partial and waiting prompts as one ordered queue, until budget, seats or KV run out."""
+        admitting = plan.admitting
+        unfinished: list[Request] = []
+        while plan.num_tokens < plan.token_budget:
+            entry = self._next_prefill(admitting)
+            if entry is None:
+                break
+            request: Request = entry[3]
+            is_waiting = request.status is RequestStatus.WAITING
+            if is_waiting and not self._can_admit(request):
+                admitting = False
+                continue
+            decision = self.sizer.size(request, plan)
+            num_tokens, reason = self.gate.review(request, decision.num_tokens, plan)
+            if reason is not None:
+                plan.count(reason)
+            plan.num_candidates += decision.num_candidates
+            if not num_tokens:
+                if is_waiting or reason == REFUSED_BY_CAP:
+                    break
+                unfinished.append(self.partial.pop())
+                continue
+            plan.predicted_time = decision.predicted_time
+            if is_waiting:
+                self.waiting.pop()
+                self._admit(request)
+            else:
+                self.partial.pop()
+            self._take_chunk(request, num_tokens, plan)
+            if request.num_remaining_tokens:
+                unfinished.append(request)
+        for request in unfinished:
+            self.partial.push(request, self.order.key(request, plan.now))
+
+    def _next_prefill(self, admitting: bool) -> Entry | None:
+        """The head of the two heaps taken as one."""
+        partial = self.partial.head()
+        waiting = self.waiting.head() if admitting else None
+        if partial is None or (waiting is not None and waiting < partial):
+            return waiting
+        return partial
+
+    def _can_admit(self, request: Request) -> bool:
+        if self.num_running >= self.max_num_seqs:
+            return False
+        spare = int(WATERMARK * self.blocks.num_blocks) if self.num_running else 0
+        return self.blocks_to_reserve(request) + spare <= self.blocks.num_free
+
+    def _admit(self, request: Request) -> None:
+        self.blocks.allocate(request, self.blocks_to_reserve(request))
+        request.status = RequestStatus.RUNNING
+        self.num_running += 1
+
+    def _take_chunk(self, request: Request, num_tokens: int, plan: BatchPlan) -> None:
+        plan.add(request, num_tokens)
+        request.num_computed_tokens += num_tokens
+        request.num_inflight_steps += 1
+        if request.first_scheduled_time is None:
+            request.first_scheduled_time = plan.now
+        if request.preempted_time is not None:
+            request.preemption_time += plan.now - request.preempted_time
+            request.preempted_time = None
+
+    # What a finished round changes ------------------------------------------------------------------
+
+    def update(self, output: SchedulerOutput, token_ids: list[int], execution_time: float, now: float) -> list[Request]:
+        """Commit the oldest round in flight; returns the requests that ended with it.
+
+        Args:
+            token_ids: one for each decode, then one for each prefill chunk (unused for a chunk that does not
+                complete its request).
+            execution_time: seconds the round took, as the worker measured it.
+            now: end of the round, seconds of the engine's clock.
+        """
+        self.num_inflight_rounds -= 1
+        finished: list[Request] = []
+        decodes = output.decodes
+        if self._aborted_in_flight:
+            decodes, token_ids = self._drop_aborted(output, token_ids, finished, now)
+        ended = False
+        for request, token_id in zip(decodes, token_ids, strict=False):
+            request.num_inflight_steps = 0
+            request.execution_time += execution_time
+            request.token_times.append(now)
+            tokens = request.output_token_ids
+            tokens.append(token_id)
+            if len(tokens) >= request.max_output_tokens or token_id in request.eos_token_ids:
+                ended = True
+        if ended:
+            self.decodes.extend([r for r in decodes if not self._ends(r, finished, now)])
+        else:
+            self.decodes.extend(decodes)
+        first_prefill = len(decodes)
+        for index, (request, _) in enumerate(output.prefills):
+            self._commit_chunk(request, token_ids[first_prefill + index], execution_time, now, finished)
+        self.order.observe(output, execution_time)
+        self.sizer.observe(output, execution_time)
+        self.gate.observe(output, execution_time)
+        return finished
+
+    def _commit_chunk(
+        self, request: Request, token_id: int, execution_time: float, now: float, finished: list[Request]
+    ) -> None:
+        request.num_inflight_steps -= 1
+        if request.status.is_finished:  # aborted while this chunk was in flight
+            self._release_aborted(request, finished, now)
+            return
+        request.execution_time += execution_time
+        if request.num_remaining_tokens or request.num_inflight_steps:
+            return
+        # The last chunk: chunks of one request return in order, so its prompt is complete.
+        if request.prefill_end_time is None:
+            request.prefill_end_time = now
+        if request.max_output_tokens:
+            request.output_token_ids.append(token_id)
+            request.token_times.append(now)
+        if not self._ends(request, finished, now):
+            self.decodes.append(request)
+
+    def _ends(self, request: Request, finished: list[Request], now: float) -> bool:
+        """Finish the request if its newest token ends it."""
+        tokens = request.output_token_ids
+        if tokens and tokens[-1] in request.eos_token_ids:
+            self._finish(request, RequestStatus.FINISHED_STOPPED, now)
+        elif len(tokens) >= request.max_output_tokens:
+            self._finish(request, RequestStatus.FINISHED_LENGTH, now)
+        else:
+            return False
+        finished.append(request)
+        return True
+
+    def _drop_aborted(
+        self, output: SchedulerOutput, token_ids: list[int], finished: list[Request], now: float
+    ) -> tuple[list[Request], list[int]]:
+        """The round's decodes and tokens without the requests that were aborted while it ran."""
+        kept = [i for i, request in enumerate(output.decodes) if not request.status.is_finished]
+        for request in output.decodes:
+            if request.status.is_finished:
+                request.num_inflight_steps = 0
+                self._release_aborted(request, finished, now)
+        prefill_tokens = token_ids[len(output.decodes) :]
+        return [output.decodes[i] for i in kept], [token_ids[i] for i in kept] + prefill_tokens
+
+    def _release_aborted(self, request: Request, finished: list[Request], now: float) -> None:
+        if request.num_inflight_steps == 0:
+            self._aborted_in_flight.discard(request)
+            self._finish(request, RequestStatus.FINISHED_ABORTED, now)
+            finished.append(request)
+
+
+def _latest(request: Request) -> tuple[float, int]:
+    """Sort key whose maximum is the latest arrival."""
+    return request.arrival_time, request.sequence_number

@@ -1,0 +1,125 @@
+"""The one loop: fill the pipeline, wait for the oldest round, commit it, record it.
+
+The engine joins a scheduler, an executor, a clock and a recorder, and knows nothing of how any of them works.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from sarathi.clock import Clock, host_time
+from sarathi.core.plan import SchedulerOutput
+from sarathi.core.scheduler import BaseScheduler
+from sarathi.executor.base import Executor, StepResult
+from sarathi.request import Request
+
+
+class StepRecorder(Protocol):
+    """What the engine tells of its rounds. One call a round."""
+
+    def on_step(
+        self, output: SchedulerOutput, result: StepResult, finished: list[Request], now: float, schedule_time: float
+    ) -> None: ...
+
+    def on_ignored(self, request: Request) -> None: ...
+
+    def on_aborted(self, request: Request) -> None: ...
+
+
+class Engine:
+    """Runs requests round by round. Single-threaded: callers take turns."""
+
+    def __init__(self, scheduler: BaseScheduler, executor: Executor, clock: Clock, recorder: StepRecorder) -> None:
+        self.scheduler = scheduler
+        self.executor = executor
+        self.clock = clock
+        self.recorder = recorder
+        self._inflight: deque[SchedulerOutput] = deque()
+        self._schedule_time = 0.0  # host seconds spent scheduling since the last recorded round
+
+    def add(self, request: Request) -> bool:
+        """Queue a request; False if it was refused because it can never run (see request.ignored_reason)."""
+        if self.scheduler.add(request, self.clock.now()):
+            return True
+        self.recorder.on_ignored(request)
+        return False
+
+    def abort(self, request_id: str) -> bool:
+        """End a request now; False if there is no such unfinished request."""
+        request = self.scheduler.abort(request_id, self.clock.now())
+        if request is None:
+            return False
+        if not request.num_inflight_steps:  # otherwise the round in flight reports it
+            self.recorder.on_aborted(request)
+        return True
+
+    def has_unfinished_requests(self) -> bool:
+        return self.scheduler.has_unfinished_requests()
+
+    def step(self, until: float | None = None) -> SchedulerOutput | None:
+        """Run one round to its end and return it.
+
+        None if nothing can run now, or if the pipeline has room and `until` (the next arrival, seconds of the
+        engine's clock) comes before the oldest round ends.
+        """
+        started = host_time()
+        inflight = self._inflight
+        max_inflight_steps = self.executor.max_inflight_steps
+        while len(inflight) < max_inflight_steps:
+            output = self.scheduler.schedule(self.clock.now())
+            if output is None:
+                break
+            self.executor.submit(output)
+            inflight.append(output)
+        self._schedule_time += host_time() - started
+        if not inflight:
+            return None
+        result = self.executor.wait(until if len(inflight) < max_inflight_steps else None)
+        if result is None:
+            return None
+        output = inflight.popleft()
+        now = self.clock.now()
+        started = host_time()
+        finished = self.scheduler.update(output, result.token_ids, result.execution_time, now)
+        schedule_time, self._schedule_time = self._schedule_time + host_time() - started, 0.0
+        self.recorder.on_step(output, result, finished, now, schedule_time)
+        return output
+
+
+def replay(
+    engine: Engine,
+    requests: Iterable[Request],
+    *,
+    time_limit: float | None = None,
+    on_round: Callable[[SchedulerOutput], Any] | None = None,
+) -> None:
+    """Feed requests at their arrival times and run until all have ended.
+
+    Args:
+        requests: by ascending arrival_time (seconds of the engine's clock).
+        time_limit: stop at the first round that ends after this many seconds; what is unfinished stays so.
+        on_round: called after each round, for progress bars and tests.
+    """
+    clock = engine.clock
+    arrivals = iter(requests)
+    upcoming = next(arrivals, None)
+    while True:
+        now = clock.now()
+        if time_limit is not None and now >= time_limit:
+            return
+        while upcoming is not None and upcoming.arrival_time <= now:
+            engine.add(upcoming)
+            upcoming = next(arrivals, None)
+        arrival = None if upcoming is None else upcoming.arrival_time
+        output = engine.step(arrival)
+        if output is not None:
+            if on_round is not None:
+                on_round(output)
+        elif arrival is not None:
+            clock.sleep_until(arrival)
+        elif engine.has_unfinished_requests():
+            raise RuntimeError(f"no round can be made for {engine.scheduler.num_waiting} waiting requests")
+        else:
+            return
