@@ -1,0 +1,156 @@
+"""What the scheduler's tests share: small requests, a plain latency, and a run whose invariants are checked."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+from sarathi.clock import VirtualClock
+from sarathi.core.block_manager import BlockManager
+from sarathi.core.plan import SchedulerOutput
+from sarathi.core.scheduler import BaseScheduler
+from sarathi.core.variants import SCHEDULERS
+from sarathi.engine.engine import Engine, replay
+from sarathi.executor.simulated import SimulatedExecutor
+from sarathi.request import Request, SamplingParams
+
+STALL_FREE = ("SARATHI", "AGING", "SPF")  # decodes first, prompts in chunks
+CHUNKED = (*STALL_FREE, "SIMPLE_CHUNKING")  # a round never exceeds its budget but by decodes alone
+
+Decision = tuple[tuple[str, ...], tuple[tuple[str, int], ...]]
+
+
+class LinearLatency:
+    """10 ms and 0.1 ms a token, on each of `num_stages` stages."""
+
+    def __init__(self, num_stages: int = 1) -> None:
+        self.num_stages = num_stages
+
+    def stage_times(self, output: SchedulerOutput) -> tuple[float, ...]:
+        return (0.01 + 1e-4 * output.num_tokens,) * self.num_stages
+
+
+class ListRecorder:
+    """Keeps what the engine tells."""
+
+    def __init__(self) -> None:
+        self.finished: list[Request] = []
+        self.ignored: list[Request] = []
+
+    def on_step(self, output, result, finished, now, schedule_time) -> None:
+        self.finished += finished
+
+    def on_ignored(self, request: Request) -> None:
+        self.ignored.append(request)
+
+    def on_aborted(self, request: Request) -> None:
+        self.finished.append(request)
+
+
+def make_request(
+    request_id: str, prompt: int, output: int, arrival: float = 0.0, eos_token_ids: Sequence[int] = ()
+) -> Request:
+    params = SamplingParams(ignore_eos=not eos_token_ids, max_tokens=output)
+    return Request(request_id, range(prompt), params, arrival, eos_token_ids=eos_token_ids)
+
+
+def make_scheduler(
+    name: str | type[BaseScheduler] = "SARATHI",
+    *,
+    num_blocks: int = 1000,
+    block_size: int = 16,
+    max_model_len: int = 4096,
+    **settings,
+) -> BaseScheduler:
+    defaults = {
+        "chunk_size": 16,
+        "max_num_seqs": 8,
+        "max_batched_tokens": None,
+        "enable_dynamic_chunking_schedule": False,
+        "alpha": 150.0,
+        "beta": -1.0,
+    }
+    config = SimpleNamespace(**(defaults | settings))
+    scheduler_class = SCHEDULERS[name] if isinstance(name, str) else name
+    return scheduler_class(config, BlockManager(num_blocks, block_size), max_model_len)
+
+
+def make_engine(scheduler: BaseScheduler, num_stages: int = 1, latency=None) -> Engine:
+    clock = VirtualClock()
+    executor = SimulatedExecutor(latency or LinearLatency(num_stages), clock, num_stages=num_stages)
+    return Engine(scheduler, executor, clock, ListRecorder())
+
+
+def decision(output: SchedulerOutput) -> Decision:
+    """A round as ids: its decodes, and its chunks with their sizes."""
+    return (
+        tuple(r.request_id for r in output.decodes),
+        tuple((r.request_id, n) for r, n in output.prefills),
+    )
+
+
+def run(scheduler: BaseScheduler, requests: Sequence[Request], num_stages: int = 1, latency=None) -> list[Decision]:
+    """Replay to the end; every round's decision, in the order in which rounds end."""
+    decisions: list[Decision] = []
+    engine = make_engine(scheduler, num_stages, latency)
+    replay(engine, requests, on_round=lambda output: decisions.append(decision(output)))
+    assert_drained(scheduler)
+    return decisions
+
+
+def digest(decisions: list[Decision]) -> str:
+    return hashlib.sha256(repr(decisions).encode()).hexdigest()[:16]
+
+
+def assert_drained(scheduler: BaseScheduler) -> None:
+    assert scheduler.blocks.num_free == scheduler.blocks.num_blocks
+    assert not scheduler.requests and not scheduler.decodes
+    assert len(scheduler.waiting) == len(scheduler.partial) == 0
+    assert scheduler.num_running == scheduler.num_inflight_rounds == 0
+
+
+def assert_blocks_conserved(scheduler: BaseScheduler, requests: Sequence[Request]) -> None:
+    """Each block is free or belongs to exactly one request, and running requests hold what they computed."""
+    held = [block for request in requests for block in request.block_ids]
+    everything = sorted([*held, *scheduler.blocks._free])
+    assert everything == list(range(scheduler.blocks.num_blocks))
+    for request in requests:
+        if not request.status.is_finished:
+            assert len(request.block_ids) * scheduler.blocks.block_size >= request.num_computed_tokens
+
+
+def check_rounds(scheduler: BaseScheduler, name: str, requests: Sequence[Request]) -> None:
+    """Have every later call of `scheduler.schedule` checked against what holds for each round."""
+    plain_schedule = scheduler.schedule
+
+    def checked_schedule(now: float) -> SchedulerOutput | None:
+        ready = list(scheduler.decodes)
+        in_flight = {r.request_id for r in requests if r.num_inflight_steps}
+        computed = {r.request_id: r.num_computed_tokens for r in requests}
+        output = plain_schedule(now)
+        assert_blocks_conserved(scheduler, requests)
+        assert scheduler.num_running <= scheduler.max_num_seqs
+        assert scheduler.num_running == sum(bool(r.block_ids) for r in requests)
+        if output is None:
+            return None
+        assert not in_flight & set(output.preempted_ids)
+        ids = [r.request_id for r in output.decodes] + [r.request_id for r, _ in output.prefills]
+        assert ids and len(set(ids)) == len(ids)
+        assert not {r.request_id for r in output.decodes} & set(output.preempted_ids)
+        for request, num_tokens in output.prefills:
+            assert num_tokens >= 1
+            before = 0 if request.request_id in output.preempted_ids else computed[request.request_id]
+            assert request.num_computed_tokens == before + num_tokens
+        assert output.num_prefill_tokens == sum(n for _, n in output.prefills)
+        assert output.sum_decode_context_len == sum(r.num_computed_tokens for r in output.decodes)
+        if name in STALL_FREE:
+            expected = {r.request_id for r in ready} - set(output.preempted_ids)
+            assert {r.request_id for r in output.decodes} == expected
+        if name in CHUNKED:
+            assert output.num_tokens <= max(output.token_budget, len(output.decodes))
+        elif len(output.prefills) > 1:
+            assert output.num_tokens <= output.token_budget
+        return output
+
+    scheduler.schedule = checked_schedule  # type: ignore[method-assign]
