@@ -1,0 +1,109 @@
+"""What the scheduler itself costs on this host: schedule + update a round, add and abort a request.
+
+Host CPU time of our own code under AGING; no latency model, no metrics. Medians, in microseconds.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable
+
+from sarathi.config import AgingSchedulerConfig
+from sarathi.core.block_manager import BlockManager
+from sarathi.core.variants import AgingScheduler
+from sarathi.request import Request, SamplingParams
+
+NUM_DECODES = 256
+BLOCK_SIZE = 16
+
+
+def _request(index: int, prompt: int, output: int, arrival_time: float | None = None) -> Request:
+    params = SamplingParams(ignore_eos=True, max_tokens=output)
+    return Request(f"r{index}", range(prompt), params, 0.001 * index if arrival_time is None else arrival_time)
+
+
+def _scheduler(num_waiting: int, spare_seats: int) -> AgingScheduler:
+    """256 requests decoding, their block edges spread over rounds, and `num_waiting` prompts behind them."""
+    config = AgingSchedulerConfig(chunk_size=512, max_num_seqs=NUM_DECODES)
+    scheduler = AgingScheduler(config, BlockManager(200_000, BLOCK_SIZE), max_model_len=1_000_000)
+    for i in range(NUM_DECODES):
+        scheduler.add(_request(i, 100 + i % BLOCK_SIZE, 100_000), 0.0)
+    while len(scheduler.decodes) < NUM_DECODES:
+        _round(scheduler, 0.0)
+    scheduler.max_num_seqs += spare_seats
+    for i in range(spare_seats):  # early enough to go first however long it is
+        scheduler.add(_request(-1 - i, 100_000, 100, arrival_time=-1e4), 1.0)
+    for i in range(num_waiting):
+        scheduler.add(_request(NUM_DECODES + i, 50 + i % 2000, 100), 1.0)
+    return scheduler
+
+
+def _round(scheduler: AgingScheduler, now: float) -> None:
+    output = scheduler.schedule(now)
+    assert output is not None
+    scheduler.update(output, [0] * output.num_seqs, 0.02, now)
+
+
+def _median_us(action: Callable[[int], None], repeats: int) -> float:
+    times = []
+    for i in range(repeats):
+        started = time.perf_counter()
+        action(i)
+        times.append(time.perf_counter() - started)
+    return 1e6 * statistics.median(times)
+
+
+def round_cost(num_waiting: int, spare_seats: int = 0) -> tuple[float, float]:
+    """Median microseconds of schedule and of update with 256 decodes.
+
+    With `spare_seats` 1 a long prompt is prefilled beside the decodes in every round.
+    """
+    scheduler = _scheduler(num_waiting, spare_seats)
+    schedule_us, update_us = [], []
+    for i in range(300):
+        started = time.perf_counter()
+        output = scheduler.schedule(2.0 + i)
+        middle = time.perf_counter()
+        assert output is not None and len(output.decodes) == NUM_DECODES
+        token_ids = [0] * output.num_seqs
+        restarted = time.perf_counter()
+        scheduler.update(output, token_ids, 0.02, 2.5 + i)
+        ended = time.perf_counter()
+        schedule_us.append(1e6 * (middle - started))
+        update_us.append(1e6 * (ended - restarted))
+    return statistics.median(schedule_us), statistics.median(update_us)
+
+
+def queue_cost(num_waiting: int) -> tuple[float, float]:
+    """Median microseconds to add and to abort one request among `num_waiting`."""
+    scheduler = _scheduler(num_waiting, 0)
+    new = [_request(10_000_000 + i, 50 + (i * 7919) % 3000, 100) for i in range(2000)]
+    add_us = _median_us(lambda i: None if scheduler.add(new[i], 3.0) else None, len(new))
+    victims = list(scheduler.waiting)[:: max(1, num_waiting // 2000)][:2000]
+    abort_us = _median_us(lambda i: None if scheduler.abort(victims[i].request_id, 4.0) else None, len(victims))
+    return add_us, abort_us
+
+
+def main() -> None:
+    print("Scheduler under AGING, chunk 512, 256 decodes; median host microseconds")
+    print(f"{'waiting':>9} {'prefill':>9} {'schedule':>9} {'update':>9} {'sum':>9} {'add':>7} {'abort':>7}")
+    sums: dict[tuple[int, int], float] = {}
+    for num_waiting in (1_000, 10_000, 100_000):
+        add_us, abort_us = queue_cost(num_waiting)
+        for spare_seats in (0, 1):
+            gc.collect()
+            schedule_us, update_us = round_cost(num_waiting, spare_seats)
+            sums[num_waiting, spare_seats] = schedule_us + update_us
+            print(
+                f"{num_waiting:>9} {'yes' if spare_seats else 'no':>9} {schedule_us:>9.1f} {update_us:>9.1f} "
+                f"{schedule_us + update_us:>9.1f} {add_us:>7.2f} {abort_us:>7.2f}"
+            )
+    for spare_seats, what in ((0, "seats full"), (1, "one prompt in prefill")):
+        ratio = sums[100_000, spare_seats] / sums[1_000, spare_seats]
+        print(f"a round at 100,000 waiting costs {ratio:.2f}x that at 1,000 ({what}; limit 2)")
+
+
+if __name__ == "__main__":
+    main()
