@@ -51,3 +51,9 @@ class VirtualClock:
     def sleep_until(self, instant: float) -> None:
         if instant > self._now:
             self._now = instant
+
+
+def calendar_stamp() -> str:
+    """Local date and time to the microsecond, fit for the name of a run's folder."""
+    seconds = time.time()
+    return f"{time.strftime('%Y-%m-%d_%H-%M-%S', time.localtime(seconds))}-{int(seconds % 1 * 1e6):06d}"

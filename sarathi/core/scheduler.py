@@ -335,7 +335,7 @@ class BaseScheduler:
         decodes = output.decodes
         if self._aborted_in_flight:
             decodes, token_ids = self._drop_aborted(output, token_ids, finished, now)
-        ended = False
+        ended: list[Request] = []
         for request, token_id in zip(decodes, token_ids, strict=False):
             request.num_inflight_steps = 0
             request.execution_time += execution_time
@@ -343,11 +343,10 @@ class BaseScheduler:
             tokens = request.output_token_ids
             tokens.append(token_id)
             if len(tokens) >= request.max_output_tokens or token_id in request.eos_token_ids:
-                ended = True
-        if ended:
-            self.decodes.extend([r for r in decodes if not self._ends(r, finished, now)])
-        else:
-            self.decodes.extend(decodes)
+                ended.append(request)
+        for request in ended:
+            self._ends(request, finished, now)
+        self.decodes.extend([r for r in decodes if r.finish_time is None] if ended else decodes)
         first_prefill = len(decodes)
         for index, (request, _) in enumerate(output.prefills):
             self._commit_chunk(request, token_ids[first_prefill + index], execution_time, now, finished)

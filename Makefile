@@ -1,0 +1,52 @@
+# Every target sets up .venv by itself; the stamp is written last, so an interrupted set-up starts afresh.
+VENV ?= .venv
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+WORKERS ?= 2
+STAMP := $(VENV)/.set-up
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-deps
+
+.DEFAULT_GOAL := help
+.PHONY: help bench bench-speed checkpoints test test-slow lint format clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+bench: $(STAMP) ## Replay 200 ShareGPT requests under every scheduler on a simulated GPU, one table
+	@$(BIN)/python -m sarathi.benchmark.shootout
+
+bench-speed: $(STAMP) ## Measure the speed of the simulation and the cost of the scheduler
+	@$(BIN)/python -m benchmarks.speed
+
+checkpoints: $(STAMP) ## Print published round times beside those of the simulated devices
+	@$(BIN)/python -m sarathi.simulation.checkpoints
+
+test: $(STAMP) ## Run the tests, without the slow ones
+	@$(BIN)/python -m pytest -q -m "not slow" -n $(WORKERS)
+
+test-slow: $(STAMP) ## Run the slow tests
+	@$(BIN)/python -m pytest -q -m slow
+
+lint: $(STAMP) ## Check style, formatting and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(STAMP) ## Format the code and sort its imports
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+clean: ## Remove the environment, caches and build files; results stay
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): requirements.lock setup.py
+	@test -n "$(PYTHON)" && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Python 3.11 or newer is needed; name it with make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "Setting up $(VENV) (half a minute, once) ..."
+	@test -f $@ || $(PYTHON) -m venv --clear $(VENV)
+	@rm -f $@
+	@$(PIP) -r requirements.lock
+	@$(PIP) --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,108 @@
+"""What a run says on the terminal: the notice of a simulated device, a progress bar, tables."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from sarathi.config import BenchmarkConfig, SimulatedExecutorConfig
+
+# Label, metric, statistic, unit's factor. The order of the columns is that of the questions users ask.
+COLUMNS = (
+    ("E2E mean s", "request_e2e_time", "mean", 1.0),
+    ("E2E p95 s", "request_e2e_time", "p95", 1.0),
+    ("TTFT mean s", "prefill_e2e_time", "mean", 1.0),
+    ("TTFT p50 s", "prefill_e2e_time", "p50", 1.0),
+    ("TTFT p99 s", "prefill_e2e_time", "p99", 1.0),
+    ("TPOT mean ms", "decode_time_execution_plus_preemption_normalized", "mean", 1e3),
+    ("ITL p99 ms", "decode_token_execution_plus_preemption_time", "p99", 1e3),
+    ("waiting mean s", "request_waiting_time", "mean", 1.0),
+    ("execution mean s", "request_execution_time", "mean", 1.0),
+)
+
+
+def device_notice(config: BenchmarkConfig) -> str:
+    """Says loudly that nothing below was measured on a device."""
+    simulated = config.executor_config
+    assert isinstance(simulated, SimulatedExecutorConfig)
+    jitter = f", jitter {simulated.jitter:g}" if simulated.jitter else ""
+    source = f"round times from {simulated.rounds_file}" if simulated.rounds_file else "round times from a formula"
+    line = (
+        f"SIMULATED DEVICE: {config.model_config.model} on {simulated.device} "
+        f"(engine profile {simulated.engine_profile}{jitter}); no GPU runs, {source}, virtual time"
+    )
+    return f"{'=' * len(line)}\n{line}\n{'=' * len(line)}"
+
+
+@contextmanager
+def progress_bar(num_requests: int, label: str = "requests") -> Iterator[Callable[[int], None]]:
+    """A bar on stderr; what it yields takes the number of requests that have ended."""
+    try:
+        from tqdm import tqdm
+    except ImportError:  # the bar is a comfort of the [bench] extra
+        yield lambda num_ended: None
+        return
+    interval = 0.1 if sys.stderr.isatty() else 5.0
+    with tqdm(total=num_requests, desc=label, unit="req", mininterval=interval, file=sys.stderr) as bar:
+        yield lambda num_ended: bar.update(num_ended - bar.n) and None
+
+
+def _cell(summary: Mapping[str, Any], metric: str, statistic: str, factor: float) -> str:
+    value = summary[metric][statistic]
+    return "-" if value is None else f"{value * factor:.2f}"
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def summary_table(summary: Mapping[str, Any]) -> str:
+    """One run, a line for each metric with its percentiles, and the counts above them."""
+    counts = ", ".join(
+        f"{summary[f'num_{word}']:,} {word}" for word in ("finished", "ignored", "aborted", "unfinished")
+    )
+    lines = [
+        f"{summary['scheduler']} on {summary['device']}{' (simulated)' if summary['simulated'] else ''}: "
+        f"{summary['num_requests']:,} requests: {counts}",
+        f"{summary['num_rounds']:,} rounds in {_number(summary['makespan'])} s; {_number(summary['requests_per_s'])} "
+        f"requests/s, {_number(summary['output_tokens_per_s'], 1)} output tokens/s; "
+        f"{summary['num_preemptions']:,} preemptions; Jain index of slowdown "
+        f"{_number(summary['fairness']['jain_index_slowdown'], 3)}",
+    ]
+    statistics = ("mean", "p50", "p90", "p95", "p99", "max")
+    lines.append(f"{'':<28}" + "".join(f"{name:>10}" for name in statistics))
+    for label, metric, factor in (
+        ("end-to-end time, s", "request_e2e_time", 1.0),
+        ("time to first token, s", "prefill_e2e_time", 1.0),
+        ("time per output token, ms", "decode_time_execution_plus_preemption_normalized", 1e3),
+        ("inter-token latency, ms", "decode_token_execution_plus_preemption_time", 1e3),
+        ("waiting, s", "request_waiting_time", 1.0),
+        ("execution, s", "request_execution_time", 1.0),
+        ("round, ms", "batch_execution_time", 1e3),
+    ):
+        lines.append(f"{label:<28}" + "".join(f"{_cell(summary, metric, name, factor):>10}" for name in statistics))
+    return "\n".join(lines)
+
+
+def comparison_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
+    """A row for each run."""
+    from tabulate import tabulate
+
+    rows = [
+        [
+            name,
+            *(_cell(summary, metric, statistic, factor) for _, metric, statistic, factor in COLUMNS),
+            _number(summary["output_tokens_per_s"], 0),
+            _number(summary["fairness"]["jain_index_slowdown"], 3),
+            f"{summary['num_preemptions']:,}",
+            f"{summary['num_finished']:,}",
+            f"{summary['num_ignored']:,}",
+        ]
+        for name, summary in summaries.items()
+    ]
+    headers = ["scheduler", *(column[0] for column in COLUMNS), "tok/s", "Jain", "preempt.", "finished", "ignored"]
+    wrapped = [header.replace(" ", "\n") for header in headers]
+    align = ("left", *("right",) * (len(headers) - 1))
+    return tabulate(rows, headers=wrapped, tablefmt="simple", colalign=align, disable_numparse=True)

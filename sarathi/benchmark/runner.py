@@ -1,0 +1,106 @@
+"""One benchmark run: replay a workload through an engine, and leave its files in a folder of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sarathi.benchmark.build import SimulatedSystem, build_engine_parts, requests_of, resolve_system, scheduler_name
+from sarathi.benchmark.workloads.spec import Workload
+from sarathi.clock import calendar_stamp
+from sarathi.config import BenchmarkConfig, to_yaml
+from sarathi.engine.engine import Engine, replay
+from sarathi.metrics.chrome_trace import ChromeTrace
+from sarathi.metrics.records import RunData
+from sarathi.metrics.recorder import Recorder
+from sarathi.metrics.sinks import CsvSink, Sink
+
+PROGRESS_EVERY = 256  # rounds
+
+
+class RunResult(NamedTuple):
+    directory: Path | None  # None where nothing is written
+    summary: dict[str, Any]
+    data: RunData
+
+
+def run_metadata(config: BenchmarkConfig, system: SimulatedSystem, workload: Workload) -> dict[str, object]:
+    """What heads the summary: what ran, on what, on which requests."""
+    simulated = system.executor_config
+    return {
+        "scheduler": scheduler_name(config),
+        "model": system.model.name,
+        "device": simulated.device,
+        "simulated": True,
+        "engine_profile": simulated.engine_profile,
+        "jitter": simulated.jitter,
+        "tensor_parallel_size": config.parallel_config.tensor_parallel_size,
+        "pipeline_parallel_size": config.parallel_config.pipeline_parallel_size,
+        "num_gpu_blocks": system.num_gpu_blocks,
+        "max_model_len": system.max_model_len,
+        "workload": workload.name,
+        "seed": config.seed,
+    }
+
+
+def run_benchmark(
+    config: BenchmarkConfig, workload: Workload, on_progress: Callable[[int], None] = lambda num_ended: None
+) -> RunResult:
+    """Replay `workload` under `config`, whose seeds must have been resolved.
+
+    Every part is built before anything is written, so a setting that makes no sense (ValueError, one line) leaves
+    nothing behind. `on_progress` gets the number of requests that have ended, now and then and at the end.
+    """
+    system = resolve_system(config, workload.requests)
+    metadata = run_metadata(config, system, workload)
+    parts = build_engine_parts(config, system)
+    directory = None
+    sinks: list[Sink] = []
+    if config.metrics_config.write_metrics:
+        directory = _make_run_directory(config)
+        if config.write_json_trace:
+            _write_json_trace(workload, directory / "requests.json")
+        sinks.append(CsvSink(directory))
+        if config.metrics_config.enable_chrome_trace:
+            sinks.append(ChromeTrace(directory / "chrome_trace.json"))
+    recorder = Recorder(sinks, metadata)
+    engine = Engine(*parts, recorder)
+    rounds = 0
+
+    def on_round(_output: object) -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds % PROGRESS_EVERY == 0:
+            on_progress(recorder.num_ended)
+
+    replay(engine, requests_of(workload), time_limit=config.time_limit, on_round=on_round)
+    summary = recorder.close(engine.clock.now(), engine.scheduler.requests.values())
+    on_progress(recorder.num_ended)
+    return RunResult(directory, summary, recorder.data())
+
+
+def _make_run_directory(config: BenchmarkConfig) -> Path:
+    """`<output_dir>/<timestamp>/` with the config.yaml that gives the same run again."""
+    directory = Path(config.output_dir) / calendar_stamp()
+    try:
+        directory.mkdir(parents=True)
+        (directory / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"--output_dir: cannot write to {directory} ({error.strerror})") from None
+    return directory
+
+
+def _write_json_trace(workload: Workload, path: Path) -> None:
+    """The requests that were sent: arrival in seconds, lengths in tokens."""
+    rows = [
+        {
+            "request_id": spec.request_id,
+            "arrived_at": spec.arrival_time,
+            "num_prefill_tokens": spec.num_prompt_tokens,
+            "num_decode_tokens": spec.num_output_tokens,
+        }
+        for spec in workload.requests
+    ]
+    path.write_text(json.dumps(rows), encoding="utf-8")

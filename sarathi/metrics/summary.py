@@ -1,0 +1,54 @@
+"""One run as one JSON object: what summary.json holds. Pure functions of a run's columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sarathi.metrics.fairness import fairness
+from sarathi.metrics.percentiles import describe, describe_counted
+from sarathi.metrics.records import REQUEST_METRICS, RunData
+
+ROUND_METRICS = (
+    "batch_execution_time",
+    "inter_batch_delay",
+    "batch_num_tokens",
+    "batch_num_prefill_tokens",
+    "batch_num_decode_tokens",
+    "batch_size",
+    "schedule_time",
+)
+
+
+def summarize(data: RunData) -> dict[str, Any]:
+    """Counts, rates and, for each metric, {mean, p50, p80, p90, p95, p99, max} (seconds, or counts).
+
+    Every value that nothing backs is None. `makespan` runs from the first arrival to the end of the last round;
+    rates count finished requests only (prompt and output tokens for `total_tokens_per_s`). `schedule_time` is
+    host time and the one thing here that differs between two runs of the same seed.
+    """
+    counts = data.num_by_status
+    ends = data.rounds["end_time"]
+    makespan = float(ends[-1]) - data.first_arrival_time if len(ends) and data.first_arrival_time is not None else None
+    output_tokens = float(data.requests["request_num_decode_tokens"].sum())
+    prompt_tokens = float(data.requests["request_num_prefill_tokens"].sum())
+
+    def rate(amount: float) -> float | None:
+        return amount / makespan if makespan else None
+
+    return {
+        **data.metadata,
+        "num_requests": sum(counts.values()),
+        **{f"num_{status}": counts.get(status, 0) for status in ("finished", "ignored", "aborted", "unfinished")},
+        "makespan": makespan,
+        "requests_per_s": rate(counts.get("finished", 0)),
+        "output_tokens_per_s": rate(output_tokens),
+        "total_tokens_per_s": rate(output_tokens + prompt_tokens),
+        "num_rounds": len(ends),
+        "num_preemptions": data.num_preemptions,
+        "num_starved_rounds": data.num_starved_rounds,
+        "gate_reasons": data.gate_reasons,
+        **{name: describe(data.requests[name]) for name in REQUEST_METRICS},
+        "decode_token_execution_plus_preemption_time": describe_counted(*data.token_gaps),
+        **{name: describe(data.rounds[name]) for name in ROUND_METRICS},
+        "fairness": fairness(data),
+    }

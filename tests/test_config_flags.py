@@ -1,0 +1,286 @@
+"""The command line: every flag of Sarathi-Serve's benchmark parses, and a bad one is one clear line."""
+
+from __future__ import annotations
+
+import csv
+import logging
+from pathlib import Path
+
+import pytest
+
+from sarathi import config as c
+
+UPSTREAM_FLAGS = """
+log_level output_dir model_config_model model_config_trust_remote_code model_config_download_dir
+model_config_load_format model_config_dtype model_config_seed model_config_revision model_config_max_model_len
+worker_config_gpu_memory_utilization worker_config_attention_backend cache_config_block_size
+cache_config_num_gpu_blocks parallel_config_pipeline_parallel_size parallel_config_tensor_parallel_size
+scheduler_config_type vllm_scheduler_config_max_num_seqs vllm_scheduler_config_max_batched_tokens
+simple_chunking_scheduler_config_max_num_seqs simple_chunking_scheduler_config_chunk_size
+orca_scheduler_config_max_num_seqs faster_transformer_scheduler_config_max_num_seqs
+sarathi_scheduler_config_max_num_seqs sarathi_scheduler_config_chunk_size
+sarathi_scheduler_config_enable_dynamic_chunking_schedule sarathi_scheduler_config_low_chunk_size
+sarathi_scheduler_config_high_chunk_size sarathi_scheduler_config_chunk_schedule_max_tokens
+sarathi_scheduler_config_chunk_schedule_stages metrics_config_write_metrics metrics_config_wandb_project
+metrics_config_wandb_group metrics_config_wandb_run_name metrics_config_wandb_sweep_id metrics_config_wandb_run_id
+metrics_config_enable_op_level_metrics metrics_config_enable_cpu_op_level_metrics metrics_config_enable_chrome_trace
+metrics_config_enable_request_outputs metrics_config_keep_individual_batch_metrics seed write_json_trace
+enable_profiling time_limit num_replicas replica_resource_mapping request_generator_config_type
+synthetic_request_generator_config_seed length_generator_config_type trace_request_length_generator_config_seed
+trace_request_length_generator_config_trace_file trace_request_length_generator_config_prefill_scale_factor
+trace_request_length_generator_config_decode_scale_factor trace_request_length_generator_config_max_tokens
+zipf_request_length_generator_config_seed zipf_request_length_generator_config_theta
+zipf_request_length_generator_config_scramble zipf_request_length_generator_config_min_tokens
+zipf_request_length_generator_config_max_tokens zipf_request_length_generator_config_prefill_to_decode_ratio
+uniform_request_length_generator_config_seed uniform_request_length_generator_config_min_tokens
+uniform_request_length_generator_config_max_tokens uniform_request_length_generator_config_prefill_to_decode_ratio
+fixed_request_length_generator_config_seed fixed_request_length_generator_config_prefill_tokens
+fixed_request_length_generator_config_decode_tokens interval_generator_config_type
+trace_request_interval_generator_config_seed trace_request_interval_generator_config_trace_file
+trace_request_interval_generator_config_start_time trace_request_interval_generator_config_end_time
+trace_request_interval_generator_config_time_scale_factor poisson_request_interval_generator_config_seed
+poisson_request_interval_generator_config_qps gamma_request_interval_generator_config_seed
+gamma_request_interval_generator_config_qps gamma_request_interval_generator_config_cv
+static_request_interval_generator_config_seed synthetic_request_generator_config_num_requests
+synthetic_request_generator_config_duration trace_request_generator_config_seed
+trace_request_generator_config_trace_file trace_request_generator_config_date
+trace_request_generator_config_prefill_scale_factor trace_request_generator_config_decode_scale_factor
+trace_request_generator_config_time_scale_factor trace_request_generator_config_max_tokens
+""".split()  # noqa: SIM905
+UPSTREAM_CSV = Path(__file__).parents[2] / "shared" / "upstream_flags.csv"
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        c.parse_args(argv)
+    captured = capsys.readouterr()
+    assert stop.value.code == 2
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err.strip()
+
+
+def test_no_flags_is_a_small_sharegpt_replay_on_the_simulated_device() -> None:
+    config = c.parse_args([])
+    assert config == c.BenchmarkConfig()
+    assert config.model_config.model == "Qwen/Qwen3-8B"
+    assert config.scheduler_config == c.SarathiSchedulerConfig(chunk_size=512, max_num_seqs=128)
+    assert config.executor_config == c.SimulatedExecutorConfig(device="rtx_4090")
+    interval = c.StaticRequestIntervalGeneratorConfig(interval=0.1)
+    assert config.request_generator_config == c.ShareGptRequestGeneratorConfig(
+        num_requests=100, interval_generator_config=interval
+    )
+
+
+def accepts(flag: str, text: str) -> bool:
+    try:
+        c.config_from_args([f"--{flag}", text], c.BenchmarkConfig, "test")
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("flag", UPSTREAM_FLAGS)
+def test_each_upstream_flag_parses(flag: str) -> None:
+    samples = (
+        "8",
+        "1",
+        "0.5",
+        "false",
+        "auto",
+        "FLASHINFER",
+        "info",
+        "[[]]",
+        "SARATHI",
+        "SYNTHETIC",
+        "FIXED",
+        "POISSON",
+    )
+    assert any(accepts(flag, text) for text in samples)
+    assert not accepts(f"{flag}_", "1")
+
+
+def test_list_of_upstream_flags_is_complete() -> None:
+    assert len(set(UPSTREAM_FLAGS)) == 89
+    if not UPSTREAM_CSV.exists():
+        pytest.skip("the table of upstream's flags is not at hand")
+    with UPSTREAM_CSV.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [f"--{flag}" for flag in UPSTREAM_FLAGS] == [row["flag"] for row in rows]
+    for row in rows:
+        if row["default"]:
+            assert c.config_from_args([row["flag"], row["default"]], c.BenchmarkConfig, "test")
+
+
+def test_an_upstream_script(tmp_path: Path) -> None:
+    trace = tmp_path / "lengths.csv"
+    trace.write_text("num_prefill_tokens,num_decode_tokens\n10,5\n")
+    config = c.parse_args(
+        f"""--scheduler_config_type SARATHI --sarathi_scheduler_config_max_num_seqs 64
+        --sarathi_scheduler_config_chunk_size 1536 --request_generator_config_type SYNTHETIC
+        --length_generator_config_type TRACE --interval_generator_config_type POISSON
+        --poisson_request_interval_generator_config_qps 4
+        --trace_request_length_generator_config_trace_file {trace}
+        --trace_request_length_generator_config_max_tokens 8192 --synthetic_request_generator_config_num_requests 2048
+        --model_config_model meta-llama/Llama-2-7b-hf --parallel_config_tensor_parallel_size 2 --output_dir DIR
+        --time_limit 1800 --metrics_config_keep_individual_batch_metrics""".split()
+    )
+    assert config == c.BenchmarkConfig(
+        scheduler_config=c.SarathiSchedulerConfig(max_num_seqs=64, chunk_size=1536),
+        request_generator_config=c.SyntheticRequestGeneratorConfig(
+            num_requests=2048,
+            length_generator_config=c.TraceRequestLengthGeneratorConfig(trace_file=str(trace), max_tokens=8192),
+            interval_generator_config=c.PoissonRequestIntervalGeneratorConfig(qps=4),
+        ),
+        model_config=c.ModelConfig(model="meta-llama/Llama-2-7b-hf"),
+        parallel_config=c.ParallelConfig(tensor_parallel_size=2),
+        output_dir="DIR",
+        time_limit=1800,
+        metrics_config=c.MetricsConfig(keep_individual_batch_metrics=True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ("--write_json_trace", True),
+        ("--no-write_json_trace", False),
+        ("--write_json_trace false", False),
+        ("--write_json_trace=False", False),
+        ("--write_json_trace true", True),
+        ("--write_json_trace --no-write_json_trace", False),
+        ("--no-write_json_trace --seed 1 --write_json_trace", True),
+    ],
+)
+def test_switches(argv: str, expected: bool) -> None:
+    assert c.parse_args(argv.split()).write_json_trace is expected
+
+
+def test_values_of_each_kind() -> None:
+    config = c.parse_args(
+        [
+            *("--scheduler_config_type", "aging"),
+            *("--aging_scheduler_config_alpha", "AUTO"),
+            *("--aging_scheduler_config_beta", "-1e-3"),
+            *("--cache_config_num_gpu_blocks", "null"),
+            *("--time_limit", "None"),
+            *("--replica_resource_mapping", '[[["node", 0]]]'),
+        ]
+    )
+    assert config.scheduler_config == c.AgingSchedulerConfig(alpha="auto", beta=-0.001)
+    assert config.cache_config.num_gpu_blocks is None
+    assert config.time_limit is None
+    assert config.replica_resource_mapping == [[["node", 0]]]
+
+
+@pytest.mark.parametrize("name", sorted(c.SCHEDULER_CONFIGS))
+def test_each_scheduler_by_name(name: str) -> None:
+    config = c.parse_args(
+        ["--scheduler_config_type", name, f"--{name.lower()}_scheduler_config_max_num_seqs", "7"]
+    ).scheduler_config
+    assert type(config) is c.SCHEDULER_CONFIGS[name]
+    assert config.max_num_seqs == 7
+
+
+def test_own_scheduler_by_import_path() -> None:
+    config = c.parse_args(
+        [
+            *("--scheduler_config_type", "my_package.policies.MyScheduler"),
+            *("--custom_scheduler_config_chunk_size", "64"),
+            *("--custom_scheduler_config_params", '{"threshold": 0.5}'),
+        ]
+    ).scheduler_config
+    assert config == c.CustomSchedulerConfig(
+        class_path="my_package.policies.MyScheduler", chunk_size=64, params={"threshold": 0.5}
+    )
+
+
+S = "--sarathi_scheduler_config_"
+P = "--request_generator_config_type SYNTHETIC --poisson_request_interval_generator_config_"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (f"{S}chunk_size 0", f"{S}chunk_size: 0 is not allowed; an integer of at least 1"),
+        (f"{S}chunk_size abc", f"{S}chunk_size: 'abc' is not allowed; an integer of at least 1"),
+        (f"{S}chunk_size 1.5", f"{S}chunk_size: '1.5' is not allowed; an integer of at least 1"),
+        (f"{S}chunk_size null", f"{S}chunk_size: 'null' is not allowed; an integer of at least 1"),
+        (f"{S}chunk_size", f"{S}chunk_size: a value is needed"),
+        (f"{S}chunk_size -5", f"{S}chunk_size: -5 is not allowed; an integer of at least 1"),
+        (f"{S}chunk_sise 5", f"{S}chunk_sise: unknown flag; did you mean {S}chunk_size?"),
+        (f"{S}chunk_size 5 6", "'6' belongs to no flag"),
+        (f"{S}low_chunk_size 9 {S}high_chunk_size 8", f"{S}low_chunk_size: 9 is not allowed; at most high_chunk_size"),
+        (f"{S}enable_dynamic_chunking_schedule", f"{S}low_chunk_size: None is not allowed; an integer of at least 1"),
+        (f"{P}qps -1", "--poisson_request_interval_generator_config_qps: -1.0 is not allowed; a number above 0"),
+        (f"{P}qps nan", "--poisson_request_interval_generator_config_qps: nan is not allowed; a number above 0"),
+        (f"{P}qps inf", "--poisson_request_interval_generator_config_qps: inf is not allowed; a number above 0"),
+        (f"{P}qps -inf", "--poisson_request_interval_generator_config_qps: -inf is not allowed; a number above 0"),
+        ("--aging_scheduler_config_beta 0", "--aging_scheduler_config_beta: 0.0 is not allowed; a number below 0"),
+        ("--worker_config_gpu_memory_utilization 0", "--worker_config_gpu_memory_utilization: 0.0 is not allowed; "),
+        ("--worker_config_gpu_memory_utilization 1.5", "--worker_config_gpu_memory_utilization: 1.5 is not allowed; "),
+        ("--cache_config_block_size 0", "--cache_config_block_size: 0 is not allowed; an integer of at least 1"),
+        ("--cache_config_num_gpu_blocks 0", "--cache_config_num_gpu_blocks: 0 is not allowed; an integer of at least"),
+        ("--simulated_executor_config_device tpu", "--simulated_executor_config_device: 'tpu' is not allowed; one of"),
+        (
+            "--simulated_executor_config_engine_profile fat",
+            "--simulated_executor_config_engine_profile: 'fat' is not allowed; one of lean, sarathi_2024",
+        ),
+        ("--scheduler_config_type LPRS", "--scheduler_config_type: 'LPRS' is not known; one of SARATHI, AGING, SPF, "),
+        ("--scheduler_config_type my-module.X", "--custom_scheduler_config_class_path: 'my-module.X' is not allowed"),
+        ("--executor_config_type RAY", "--executor_config_type: 'RAY' is not available yet; one of AUTO, SIMULATED"),
+        ("--interval_generator_config_type GAMMA", "--interval_generator_config_type: 'GAMMA' is not available yet; "),
+        ("--interval_generator_config_type TRACE", "--interval_generator_config_type: 'TRACE' is not available yet; "),
+        ("--length_generator_config_type ZIPF", "--length_generator_config_type: 'ZIPF' is not available yet; one of"),
+        ("--length_generator_config_type UNIFORM", "--length_generator_config_type: 'UNIFORM' is not available yet; "),
+        ("--num_replicas 2", "--num_replicas: 2 is not supported yet; only 1 works so far"),
+        ("--num_replicas 0", "--num_replicas: 0 is not allowed; an integer of at least 1"),
+        (
+            "--request_generator_config_type TRACE --trace_request_generator_config_trace_file no/such.csv",
+            "--trace_request_generator_config_trace_file: 'no/such.csv' is not a file",
+        ),
+        (
+            "--request_generator_config_type TRACE --trace_request_generator_config_date 2023-08-21",
+            "--trace_request_generator_config_date: '2023-08-21' is not supported yet; only None works so far",
+        ),
+        (
+            "--request_generator_config_type TRACE",
+            "--trace_request_generator_config_trace_file: None is not allowed; a CSV file",
+        ),
+        ("--write_json_trace maybe", "--write_json_trace: 'maybe' is not allowed; true or false"),
+        ("--replica_resource_mapping [1", "--replica_resource_mapping: '[1' is not allowed; a list (JSON) or null"),
+        ("--seed -1", "--seed: -1 is not allowed; an integer of at least 0"),
+        ("--config no/such.yaml", "--config: cannot read 'no/such.yaml': No such file or directory"),
+    ],
+)
+def test_bad_values_are_one_line_that_names_the_flag(
+    capsys: pytest.CaptureFixture[str], argv: str, message: str
+) -> None:
+    assert error_of(capsys, *argv.split()).startswith(f"error: {message}")
+
+
+def test_settings_without_effect_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        config = c.parse_args(
+            """--orca_scheduler_config_max_num_seqs 5 --length_generator_config_type FIXED
+            --poisson_request_interval_generator_config_qps 3 --metrics_config_wandb_project mine""".split()  # noqa: SIM905
+        )
+    assert [record.getMessage() for record in caplog.records] == [
+        "no effect with --scheduler_config_type SARATHI: --orca_scheduler_config_max_num_seqs",
+        "no effect with --request_generator_config_type SHAREGPT: --length_generator_config_type",
+        "no effect with --interval_generator_config_type STATIC: --poisson_request_interval_generator_config_qps",
+        "--metrics_config_wandb_project is not available yet and has no effect",
+    ]
+    assert config.metrics_config.wandb_project == "mine"
+
+
+def test_help_lists_every_setting_once_with_default_and_unit(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        c.parse_args(["--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    lines = [line.split()[0] for line in text.splitlines() if line.startswith("  --")]
+    assert len(lines) == len(set(lines))
+    assert {f"--{flag}" for flag in UPSTREAM_FLAGS} <= set(lines)
+    assert "\nsarathi_scheduler_config:\n  with --scheduler_config_type SARATHI\n" in text
+    assert "Token budget of a round, decodes included (tokens; default 512)" in text

@@ -1,0 +1,94 @@
+"""Plots and the Chrome trace: they are written for every kind of run and say what happened."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sarathi.metrics import plots
+from sarathi.metrics.chrome_trace import ChromeTrace
+from sarathi.metrics.sinks import NullSink
+from tests.simulate import make_request
+from tests.test_metrics_recorder import mixed_requests, run
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_plots_are_images(tmp_path: Path) -> None:
+    recorder, _, _ = run([NullSink()], mixed_requests())
+    paths = plots.plot_run(recorder.data(), tmp_path / "plots")
+    paths.append(plots.plot_comparison({"SARATHI": recorder.data(), "AGING": recorder.data()}, tmp_path / "c.png"))
+    assert len(set(paths)) == 6
+    for path in paths:
+        assert path.read_bytes().startswith(PNG) and path.stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    "requests", [[], [make_request("too-long", 5000, 5)], [make_request("a", 1, 1)]], ids=["none", "ignored", "one"]
+)
+@pytest.mark.filterwarnings("error")
+def test_plots_of_runs_with_next_to_nothing(tmp_path: Path, requests: list) -> None:
+    recorder, _, _ = run([NullSink()], requests)
+    for path in (
+        *plots.plot_run(recorder.data(), tmp_path),
+        plots.plot_comparison({"A": recorder.data()}, tmp_path / "c.png"),
+    ):
+        assert path.read_bytes().startswith(PNG)
+
+
+def test_large_runs_are_thinned_with_both_ends_kept_and_say_so() -> None:
+    shown = plots._thinned(100_000)
+    assert len(shown) == plots.MAX_POINTS and (shown[0], shown[-1]) == (0, 99_999)
+    assert plots._thinned(3).tolist() == [0, 1, 2]
+    assert plots._thinned_caption(100_000, "rounds") == "100,000 rounds, 4,000 of them drawn"
+    assert plots._thinned_caption(10, "rounds") == "10 rounds"
+
+
+def test_time_slices_hold_every_value_once() -> None:
+    times = np.sort(np.random.default_rng(0).uniform(5, 9, 1000))
+    values = np.arange(1000.0)
+    centres, sums = plots._binned(times, values, np.sum, 37)
+    assert sums.sum() == values.sum()
+    assert len(centres) == len(sums) <= 37 and 5 < centres[0] < centres[-1] < 9
+    assert plots._binned(np.array([2.0]), np.array([3.0]), np.sum, 4)[1].tolist() == [3.0]
+
+
+def test_titles_say_scheduler_device_and_that_it_is_simulated() -> None:
+    metadata = {"scheduler": "AGING", "model": "m", "device": "rtx_4090", "simulated": True}
+    assert plots.run_title(metadata) == "AGING · m on rtx_4090 (simulated)"
+    assert plots.run_title({"scheduler": "AGING", "device": "cpu", "simulated": False}) == "AGING · cpu"
+
+
+@pytest.mark.parametrize("num_stages", [1, 3])
+def test_chrome_trace(tmp_path: Path, num_stages: int) -> None:
+    path = tmp_path / "trace" / "chrome_trace.json"
+    requests = mixed_requests()
+    _, summary, outputs = run([ChromeTrace(path)], requests, abort="r3", num_stages=num_stages)
+    events = json.loads(path.read_text(), parse_constant=pytest.fail)["traceEvents"]
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+    rounds = [event for event in events if event["ph"] == "X"]
+    assert len(rounds) == len(outputs)
+    tracks = {event["tid"] for event in rounds}
+    assert len(tracks) == num_stages
+    for track in tracks:
+        spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in rounds if event["tid"] == track)
+        assert all(end <= start + 1e-2 for (_, end), (start, _) in pairwise(spans))
+
+    begins = [event for event in events if event["ph"] == "b"]
+    ends = {(event["id"], event["name"]): event["ts"] for event in events if event["ph"] == "e"}
+    assert len(begins) == len(ends) == 4 * summary["num_finished"]
+    by_id = {f"request {request.request_id}": request for request in requests}
+    for outer in (event for event in begins if event["name"] in by_id):
+        request = by_id[outer["name"]]
+        phase = {event["name"]: event["ts"] for event in begins if event["id"] == outer["id"]}
+        assert request.prefill_end_time is not None and request.finish_time is not None
+        assert outer["ts"] == phase["queued"] == pytest.approx(1e6 * request.arrival_time, abs=1e-2)
+        assert phase["prefill"] == ends[outer["id"], "queued"]
+        assert phase["decode"] == ends[outer["id"], "prefill"] == pytest.approx(1e6 * request.prefill_end_time, abs=1)
+        assert ends[outer["id"], "decode"] == ends[outer["id"], outer["name"]]
+        assert ends[outer["id"], "decode"] == pytest.approx(1e6 * request.finish_time, abs=1e-2)
