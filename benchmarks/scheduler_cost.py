@@ -46,7 +46,7 @@ def _round(scheduler: AgingScheduler, now: float) -> None:
     scheduler.update(output, [0] * output.num_seqs, 0.02, now)
 
 
-def _median_us(action: Callable[[int], None], repeats: int) -> float:
+def _median_us(action: Callable[[int], object], repeats: int) -> float:
     times = []
     for i in range(repeats):
         started = time.perf_counter()
@@ -80,9 +80,9 @@ def queue_cost(num_waiting: int) -> tuple[float, float]:
     """Median microseconds to add and to abort one request among `num_waiting`."""
     scheduler = _scheduler(num_waiting, 0)
     new = [_request(10_000_000 + i, 50 + (i * 7919) % 3000, 100) for i in range(2000)]
-    add_us = _median_us(lambda i: None if scheduler.add(new[i], 3.0) else None, len(new))
+    add_us = _median_us(lambda i: scheduler.add(new[i], 3.0), len(new))
     victims = list(scheduler.waiting)[:: max(1, num_waiting // 2000)][:2000]
-    abort_us = _median_us(lambda i: None if scheduler.abort(victims[i].request_id, 4.0) else None, len(victims))
+    abort_us = _median_us(lambda i: scheduler.abort(victims[i].request_id, 4.0), len(victims))
     return add_us, abort_us
 
 

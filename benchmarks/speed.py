@@ -58,9 +58,9 @@ def _simulate(flags: list[str]) -> None:
     """In the child: one run; prints what only the process itself knows as a line of JSON."""
     from sarathi.benchmark.build import build_workload
     from sarathi.benchmark.runner import run_benchmark
-    from sarathi.config import parse_args, resolve_seeds
+    from sarathi.config import parse_args
 
-    config = resolve_seeds(parse_args(flags), 42)
+    config = parse_args(flags)
     workload = build_workload(config)
     started = time.process_time()
     summary = run_benchmark(config, workload).summary

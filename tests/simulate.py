@@ -27,8 +27,12 @@ class LinearLatency:
     def __init__(self, num_stages: int = 1) -> None:
         self.num_stages = num_stages
 
+    @staticmethod
+    def seconds(num_tokens: int) -> float:
+        return 0.01 + 1e-4 * num_tokens
+
     def stage_times(self, output: SchedulerOutput) -> tuple[float, ...]:
-        return (0.01 + 1e-4 * output.num_tokens,) * self.num_stages
+        return (self.seconds(output.num_tokens),) * self.num_stages
 
 
 class ListRecorder:
@@ -76,10 +80,14 @@ def make_scheduler(
     return scheduler_class(config, BlockManager(num_blocks, block_size), max_model_len)
 
 
-def make_engine(scheduler: BaseScheduler, num_stages: int = 1, latency=None) -> Engine:
+class RecordedEngine(Engine):
+    recorder: ListRecorder
+
+
+def make_engine(scheduler: BaseScheduler, num_stages: int = 1, latency=None) -> RecordedEngine:
     clock = VirtualClock()
     executor = SimulatedExecutor(latency or LinearLatency(num_stages), clock, num_stages=num_stages)
-    return Engine(scheduler, executor, clock, ListRecorder())
+    return RecordedEngine(scheduler, executor, clock, ListRecorder())
 
 
 def decision(output: SchedulerOutput) -> Decision:

@@ -31,6 +31,15 @@ def test_counted_percentile_is_numpys_to_the_last_bit(counted: dict[float, int],
         assert counted_percentile(values, counts, percent) == np.percentile(expanded, percent, method="linear")
 
 
+def test_interpolation_rounds_as_numpys_does() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        values = np.sort(rng.uniform(0, 1, rng.integers(2, 9)))
+        counts = rng.integers(1, 4, len(values))
+        expected = np.percentile(np.repeat(values, counts), PERCENTILES)
+        assert [counted_percentile(values, counts, q) for q in PERCENTILES] == expected.tolist()
+
+
 @given(st.lists(st.sampled_from([0.5, 1.0, 2.5, 7.0, np.inf, -np.inf, np.nan]), max_size=40))
 def test_infinities_and_nan_never_reach_a_percentile(sample: list[float]) -> None:
     finite = [value for value in sample if np.isfinite(value)]

@@ -21,7 +21,7 @@ from sarathi.executor.simulated import SimulatedExecutor
 from sarathi.metrics.percentiles import PERCENTILES, STAT_NAMES
 from sarathi.metrics.recorder import Recorder
 from sarathi.metrics.records import REQUEST_COLUMNS, REQUEST_METRICS, ROUND_COLUMNS
-from sarathi.metrics.sinks import CsvSink, NullSink, Sink
+from sarathi.metrics.sinks import CsvSink, NullSink, Sink, write_json
 from sarathi.request import Request, RequestStatus
 from tests.simulate import LinearLatency, make_request, make_scheduler
 
@@ -190,6 +190,7 @@ def test_starved_rounds_gate_reasons_predictions_and_memory(tmp_path: Path) -> N
         recorder.on_step(output, result, [], 1.5, 0.001)
     summary = recorder.close(1.5)
     rows = rows_of(tmp_path / "rounds.csv")
+    assert {row["inter_batch_delay"] for row in rows} == {"0.000000000"}  # in flight together: no gap, none below 0
     assert [row["starved"] for row in rows] == ["1", "0", "0", "0", "1"]
     assert [row["gate_reasons"] for row in rows] == ["", "", "", "cap:2;warm_start:1", "cap:1"]
     assert [row["predicted_time"] for row in rows] == ["", "", "", "", "0.25"]
@@ -231,6 +232,20 @@ def test_a_prompt_only_request_has_no_value_per_output_token() -> None:
     per_token = recorder.data().requests["request_e2e_time_normalized"]
     assert np.isfinite(per_token).tolist() == [False, True]
     assert summary["request_e2e_time_normalized"]["mean"] == per_token[1]
+
+
+def test_makespan_begins_with_the_first_arrival_whoever_ends_first() -> None:
+    _, summary, outputs = run([NullSink()], [make_request("a", 20, 50, 1.0), make_request("b", 2, 1, 1.1)])
+    assert summary["makespan"] == pytest.approx(sum(0.01 + 1e-4 * output.num_tokens for output in outputs))
+
+
+def test_json_holds_no_nan_and_is_replaced_in_one_piece(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    write_json(path, {"a": 1.5})
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(path, {"a": math.nan})
+    assert json.loads(path.read_text()) == {"a": 1.5}
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_an_unfinished_run_leaves_only_part_files(tmp_path: Path) -> None:

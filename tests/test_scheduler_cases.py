@@ -31,7 +31,7 @@ def test_a_prompt_that_needs_more_blocks_than_exist_is_refused_with_both_numbers
     assert not engine.has_unfinished_requests() and engine.recorder.ignored == [request]
 
 
-@pytest.mark.parametrize("prompt, fits", [(99, True), (100, False)])
+@pytest.mark.parametrize(("prompt", "fits"), [(99, True), (100, False)])
 def test_a_prompt_must_leave_room_for_one_token_in_the_context(prompt, fits):
     request = make_request("a", prompt, 10)
     scheduler = make_scheduler(max_model_len=100)

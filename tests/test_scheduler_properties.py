@@ -130,7 +130,7 @@ def test_the_wait_under_aging_is_bounded(specs, alpha, beta):
         make_request(str(i), prompt, output, arrival)
         for i, (prompt, output, arrival) in enumerate(sorted(specs, key=lambda spec: spec[2]))
     ]
-    longest_round = LinearLatency().stage_times(_full_round(budget))[0]
+    longest_round = LinearLatency.seconds(budget)
     run(scheduler, requests)
     for request in requests:
         overtaken_until = request.arrival_time + request.num_prompt_tokens * -beta / alpha
@@ -138,11 +138,6 @@ def test_the_wait_under_aging_is_bounded(specs, alpha, beta):
         rounds = -(-ahead // (budget - seats)) + 2  # the round under way when it comes, and its own
         wait = request.first_scheduled_time - request.arrival_time
         assert wait <= overtaken_until - request.arrival_time + rounds * longest_round + 1e-9
-
-
-class _full_round:
-    def __init__(self, num_tokens: int) -> None:
-        self.num_tokens = num_tokens
 
 
 def test_spf_starves_a_long_prompt_and_aging_does_not():

@@ -28,6 +28,7 @@ from sarathi.config import (
     SyntheticRequestGeneratorConfig,
     TraceRequestGeneratorConfig,
     TraceRequestLengthGeneratorConfig,
+    resolve_seeds,
 )
 from sarathi.config.schedulers import SCHEDULER_CONFIGS
 from sarathi.core.block_manager import BlockManager
@@ -42,8 +43,8 @@ from sarathi.simulation.models import ModelShape, load_model_shape
 
 
 def build_workload(config: BenchmarkConfig) -> Workload:
-    """The requests to replay; seeds must have been resolved."""
-    generator = config.request_generator_config
+    """The requests to replay."""
+    generator = resolve_seeds(config, config.seed).request_generator_config
     if isinstance(generator, ShareGptRequestGeneratorConfig):
         assert generator.seed is not None
         return sharegpt_workload(
@@ -62,11 +63,17 @@ def build_workload(config: BenchmarkConfig) -> Workload:
         return synthetic_workload(
             _lengths(generator.length_generator_config),
             _arrivals(generator.interval_generator_config),
-            generator.num_requests,
+            None if generator.duration else generator.num_requests,
             generator.duration,
         )
     assert isinstance(generator, TraceRequestGeneratorConfig) and generator.trace_file is not None
-    return trace_workload(generator.trace_file)
+    return trace_workload(
+        generator.trace_file,
+        num_requests=generator.num_requests,
+        time_scale_factor=generator.time_scale_factor,
+        prefill_scale_factor=generator.prefill_scale_factor,
+        decode_scale_factor=generator.decode_scale_factor,
+    )
 
 
 def _lengths(config: RequestLengthGeneratorConfig) -> Lengths:
@@ -79,6 +86,7 @@ def _lengths(config: RequestLengthGeneratorConfig) -> Lengths:
         prefill_scale_factor=config.prefill_scale_factor,
         decode_scale_factor=config.decode_scale_factor,
         max_tokens=config.max_tokens,
+        max_output_tokens=config.max_output_tokens,
         seed=config.seed,
     )
 
@@ -152,7 +160,9 @@ def resolve_system(config: BenchmarkConfig, workload: Sequence[RequestSpec]) -> 
         )
     notes = [holds]
     if pool < model.max_model_len:
-        notes.append(f"the context is {pool:,} tokens, all that the pool holds (the model's is {model.max_model_len:,})")
+        notes.append(
+            f"the context is {pool:,} tokens, all that the pool holds, not the model's {model.max_model_len:,}"
+        )
     return SimulatedSystem(model, executor_config, num_blocks, min(pool, model.max_model_len), notes)
 
 
@@ -192,7 +202,7 @@ class EngineParts(NamedTuple):
 
 def build_engine_parts(config: BenchmarkConfig, system: SimulatedSystem) -> EngineParts:
     """A scheduler and the simulated device, in virtual time."""
-    simulated = system.executor_config
+    simulated = resolve_seeds(system.executor_config, config.seed)
     device = DEVICES[simulated.device]
     parallel = config.parallel_config
     sizes = parallel.tensor_parallel_size, parallel.pipeline_parallel_size

@@ -10,7 +10,7 @@ from sarathi.benchmark.build import build_workload
 from sarathi.benchmark.report import device_notice, progress_bar, summary_table
 from sarathi.benchmark.runner import RunResult, run_benchmark
 from sarathi.benchmark.workloads.spec import Workload
-from sarathi.config import BenchmarkConfig, parse_args, resolve_seeds
+from sarathi.config import BenchmarkConfig, parse_args
 
 INTERRUPTED = 130  # exit status of a process that SIGINT ended
 
@@ -20,7 +20,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     config = parse_args(argv)
     logging.getLogger().setLevel(config.log_level.upper())
-    config = resolve_seeds(config, config.seed)
     try:
         print(device_notice(config), flush=True)
         workload = build_workload(config)

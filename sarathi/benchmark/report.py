@@ -46,7 +46,11 @@ def progress_bar(num_requests: int, label: str = "requests") -> Iterator[Callabl
         return
     interval = 0.1 if sys.stderr.isatty() else 5.0
     with tqdm(total=num_requests, desc=label, unit="req", mininterval=interval, file=sys.stderr) as bar:
-        yield lambda num_ended: bar.update(num_ended - bar.n) and None
+
+        def update(num_ended: int) -> None:
+            bar.update(num_ended - bar.n)
+
+        yield update
 
 
 def _cell(summary: Mapping[str, Any], metric: str, statistic: str, factor: float) -> str:

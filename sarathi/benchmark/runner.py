@@ -13,8 +13,8 @@ from sarathi.clock import calendar_stamp
 from sarathi.config import BenchmarkConfig, to_yaml
 from sarathi.engine.engine import Engine, replay
 from sarathi.metrics.chrome_trace import ChromeTrace
-from sarathi.metrics.records import RunData
 from sarathi.metrics.recorder import Recorder
+from sarathi.metrics.records import RunData
 from sarathi.metrics.sinks import CsvSink, Sink
 
 PROGRESS_EVERY = 256  # rounds
@@ -48,7 +48,7 @@ def run_metadata(config: BenchmarkConfig, system: SimulatedSystem, workload: Wor
 def run_benchmark(
     config: BenchmarkConfig, workload: Workload, on_progress: Callable[[int], None] = lambda num_ended: None
 ) -> RunResult:
-    """Replay `workload` under `config`, whose seeds must have been resolved.
+    """Replay `workload` under `config`.
 
     Every part is built before anything is written, so a setting that makes no sense (ValueError, one line) leaves
     nothing behind. `on_progress` gets the number of requests that have ended, now and then and at the end.

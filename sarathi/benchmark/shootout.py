@@ -14,7 +14,7 @@ from pathlib import Path
 from sarathi.benchmark.build import build_workload
 from sarathi.benchmark.report import comparison_table, device_notice, progress_bar
 from sarathi.benchmark.runner import RunResult, run_benchmark
-from sarathi.config import SCHEDULER_CONFIGS, BenchmarkConfig, parse_args, resolve_seeds
+from sarathi.config import SCHEDULER_CONFIGS, parse_args
 
 # 200 real prompts with the lengths of their real answers, twice as fast as the card can serve them, so that the
 # order of the queue matters. Longer answers than 1,024 tokens are cut.
@@ -34,9 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger().setLevel("WARNING")
     given = list(sys.argv[1:] if argv is None else argv)
     names = [] if any(flag.startswith("--scheduler_config_type") for flag in given) else list(SCHEDULER_CONFIGS)
-    configs = {name: _config([*DEFAULTS, *given, f"--scheduler_config_type={name}"]) for name in names}
+    configs = {name: parse_args([*DEFAULTS, *given, f"--scheduler_config_type={name}"]) for name in names}
     if not configs:
-        configs = {"chosen": _config([*DEFAULTS, *given])}
+        configs = {"chosen": parse_args([*DEFAULTS, *given])}
     first = next(iter(configs.values()))
     results: dict[str, RunResult] = {}
     try:
@@ -52,26 +52,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(comparison_table({name: result.summary for name, result in results.items()}))
-    _draw(results, Path(first.output_dir))
+    _draw(results, Path(first.output_dir), first.metrics_config.plots)
     return 0
 
 
-def _config(argv: Sequence[str]) -> BenchmarkConfig:
-    config = parse_args(argv)
-    return resolve_seeds(config, config.seed)
-
-
-def _draw(results: dict[str, RunResult], output_dir: Path) -> None:
+def _draw(results: dict[str, RunResult], output_dir: Path, with_plots: bool) -> None:
     """Each run's plots in its folder, and all runs over one another in `output_dir`."""
     from sarathi.metrics.plots import plot_comparison, plot_run
 
     for name, result in results.items():
         if result.directory is None:
             continue
-        plot_run(result.data, result.directory / "plots")
+        if with_plots:
+            plot_run(result.data, result.directory / "plots")
         print(f"{name + ':':<20} {result.directory}")
     path = plot_comparison({name: result.data for name, result in results.items()}, output_dir / "comparison.png")
-    print(f"plots: in the folder 'plots' of each run; all schedulers over one another: {path}")
+    where = "in the folder 'plots' of each run; " if with_plots else ""
+    print(f"plots: {where}all schedulers over one another: {path}")
 
 
 if __name__ == "__main__":

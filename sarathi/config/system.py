@@ -78,8 +78,10 @@ class MetricsConfig(Config):
     enable_op_level_metrics: bool = setting(False, "Time each operator of the model.", no_effect_yet=True)
     enable_cpu_op_level_metrics: bool = setting(False, "Time the engine's own work on the CPU.", no_effect_yet=True)
     enable_chrome_trace: bool = setting(False, "Write chrome_trace.json; large for long runs.")
-    enable_request_outputs: bool = setting(False, "Write each request's output tokens.")
-    keep_individual_batch_metrics: bool = setting(False, "Keep every round's metrics in the summary.")
+    enable_request_outputs: bool = setting(False, "Write each request's output tokens.", no_effect_yet=True)
+    keep_individual_batch_metrics: bool = setting(
+        False, "Upstream's switch for single rounds; rounds.csv holds them all in any case."
+    )
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ class TraceRequestLengthGeneratorConfig(RequestLengthGeneratorConfig):
     prefill_scale_factor: float = _scale("Factor on prompt lengths.")
     decode_scale_factor: float = _scale("Factor on output lengths.")
     max_tokens: int = setting(4096, "Longest request, prompt and output.", unit="tokens", at_least=2)
+    max_output_tokens: int | None = setting(None, "Cap on output lengths, before the rest.", unit="tokens", at_least=1)
 
     def check(self) -> None:
         if self.trace_file is None:

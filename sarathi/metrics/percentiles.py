@@ -110,11 +110,17 @@ class InterTokenGaps:
         """(gaps in seconds, ascending and distinct; how often each occurred)."""
         if self._times:
             self._count_buffered()
+        return _merge([self._counted_marks(), self._merged, *self._pending])
+
+    def _counted_marks(self) -> tuple[np.ndarray, np.ndarray]:
+        """The time between each round's end and the next, and how many marked requests took part in both."""
         marks = np.array(self._marks, dtype=np.int64)
-        num_rounds = len(self._end_times)
-        steps = np.bincount(marks[0::2], minlength=num_rounds) - np.bincount(marks[1::2], minlength=num_rounds)
-        from_marks = np.diff(np.array(self._end_times)), np.cumsum(steps)[:-1]
-        return _merge([from_marks, self._merged, *self._pending])
+        steps = np.zeros(len(self._end_times), dtype=np.int64)
+        np.add.at(steps, marks[0::2], 1)
+        np.add.at(steps, marks[1::2], -1)
+        counts = np.cumsum(steps)[:-1]
+        taken = np.flatnonzero(counts)
+        return np.diff(np.array(self._end_times))[taken], counts[taken]
 
 
 _NO_GAPS = (np.empty(0), np.empty(0, dtype=np.int64))
@@ -122,7 +128,8 @@ _NO_GAPS = (np.empty(0), np.empty(0, dtype=np.int64))
 
 def _merge(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     values = np.concatenate([v for v, _ in parts])
-    counts = np.concatenate([c for _, c in parts]).astype(np.int64)
-    values, counts = values[counts > 0], counts[counts > 0]
-    distinct, index = np.unique(values, return_inverse=True)
-    return distinct, np.bincount(index, weights=counts, minlength=len(distinct)).astype(np.int64)
+    counts = np.concatenate([c for _, c in parts])
+    order = np.argsort(values, kind="stable")
+    values, counts = values[order], counts[order]
+    starts = np.flatnonzero(np.diff(values, prepend=-1.0))  # gaps are never negative
+    return values[starts], np.add.reduceat(counts, starts) if len(starts) else counts

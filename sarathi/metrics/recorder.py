@@ -37,11 +37,9 @@ _KEPT = {
     "scheduled_time": "d",
     "batch_execution_time": "d",
     "inter_batch_delay": "d",
-    "batch_num_tokens": "I",
     "batch_num_prefill_tokens": "I",
     "batch_num_decode_tokens": "I",
     "batch_size": "I",
-    "num_prefills": "I",
     "num_waiting": "I",
     "num_running": "I",
 }
@@ -160,6 +158,7 @@ class Recorder:
     def data(self) -> RunData:
         """The run's columns. After `close`: the arrays are views, and a recorder with views cannot grow."""
         rounds = {name: np.frombuffer(column, dtype=column.typecode) for name, column in self._kept.items()}
+        rounds["batch_num_tokens"] = rounds["batch_num_prefill_tokens"] + rounds["batch_num_decode_tokens"]
         rounds["end_time"] = np.frombuffer(self._end_times)
         rounds["schedule_time"] = np.frombuffer(self._schedule_times)
         return RunData(

@@ -42,26 +42,32 @@ def trace_lengths(
     prefill_scale_factor: float = 1.0,
     decode_scale_factor: float = 1.0,
     max_tokens: int = 4096,
+    max_output_tokens: int | None = None,
     seed: int = 42,
 ) -> Lengths:
     """Lengths of a trace in random order, with Sarathi-Serve's meaning of the settings.
 
-    Counts are scaled and cut to integers of at least 1; where prompt and output exceed `max_tokens` together,
-    both are shortened in proportion. The first pass is in Sarathi-Serve's own order for the seed (pandas'
-    `sample(frac=1, random_state=seed)` is this permutation); when more requests are asked for than there are
-    rows, it goes on with another permutation where Sarathi-Serve would end with an error.
+    Counts are scaled and cut to integers of at least 1, and outputs to `max_output_tokens`; where prompt and
+    output still exceed `max_tokens` together, both are shortened in proportion. The first pass is in
+    Sarathi-Serve's own order for the seed (pandas' `sample(frac=1, random_state=seed)` is this permutation); when
+    more requests are asked for than there are rows, it goes on with another permutation where Sarathi-Serve would
+    end with an error.
     Raises ValueError for bad settings and for a bad file.
     """
     check_positive("prefill_scale_factor", prefill_scale_factor)
     check_positive("decode_scale_factor", decode_scale_factor)
     check_at_least("max_tokens", max_tokens, 2)
+    check_at_least("max_output_tokens", max_output_tokens, 1)
     prefills, decodes = read_csv_columns(file, LENGTH_COLUMNS)
     pairs: list[tuple[int, int]] = []
-    num_raised = num_clipped = num_cut_tokens = longest = 0
+    num_raised = num_capped = num_clipped = num_cut_tokens = longest = 0
     for prefill, decode in zip(prefills, decodes, strict=True):
         num_prompt = max(1, int(prefill * prefill_scale_factor))
         num_output = max(1, int(decode * decode_scale_factor))
         num_raised += prefill * prefill_scale_factor < 1 or decode * decode_scale_factor < 1
+        if max_output_tokens is not None and num_output > max_output_tokens:
+            num_output = max_output_tokens
+            num_capped += 1
         total = num_prompt + num_output
         longest = max(longest, total)
         if total > max_tokens:
@@ -73,6 +79,8 @@ def trace_lengths(
     notes = [f"{file}: lengths of {len(pairs):,} rows, in random order (seed {seed})"]
     if num_raised:
         notes.append(f"{num_raised:,} rows with a count of 0 were given 1 token")
+    if num_capped:
+        notes.append(f"max_output_tokens {max_output_tokens:,} capped the outputs of {num_capped:,} rows")
     if num_clipped:
         notes.append(
             f"max_tokens {max_tokens:,} shortened {num_clipped:,} of {len(pairs):,} rows by {num_cut_tokens:,} tokens "

@@ -111,7 +111,7 @@ def _choose_turns(
     """The table with counts for the turns taken, their numbers in file order from 0, and their prompts if asked."""
     cache = TableCache(path, tokenizer, turns)
     table = cache.load()
-    num_bytes_before = table.num_scanned_bytes
+    scanned_before = table.num_scanned_bytes, table.is_complete
     _scan(path, table, turns, None if shuffle else num_requests)
     if not len(table):
         raise ValueError(f"file: {path} holds no answered human turn; a ShareGPT JSON file is needed")
@@ -127,7 +127,7 @@ def _choose_turns(
         for turn, prompt, answer in _texts(path, table, turns, missing):
             table.prompt_tokens[turn] = count(prompt)
             table.answer_tokens[turn] = count(answer)
-    if missing or table.num_scanned_bytes != num_bytes_before:
+    if missing or (table.num_scanned_bytes, table.is_complete) != scanned_before:
         cache.save(table)
     prompts = {turn: prompt for turn, prompt, _ in _texts(path, table, turns, chosen)} if with_prompts else {}
     return table, chosen, prompts
