@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-deps
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-speed aging checkpoints test test-slow lint format clean
+.PHONY: help bench bench-speed aging paper-level checkpoints test test-slow lint format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -21,6 +21,9 @@ bench-speed: $(STAMP) ## Measure the speed of the simulation and the cost of the
 
 aging: $(STAMP) ## Compare Aging with FCFS where prefill is the bottleneck, by chunk size, over seeds
 	@$(BIN)/python -m benchmarks.aging_gain
+
+paper-level: $(STAMP) ## Run the workload of the paper's Table 4, FCFS beside Aging
+	@$(BIN)/python -m benchmarks.paper_level
 
 checkpoints: $(STAMP) ## Print published round times beside those of the simulated devices
 	@$(BIN)/python -m sarathi.simulation.checkpoints

@@ -17,6 +17,7 @@ from sarathi.request import Request, SamplingParams
 
 NUM_DECODES = 256
 BLOCK_SIZE = 16
+REPEATS = 5
 
 
 def _request(index: int, prompt: int, output: int, arrival_time: float | None = None) -> Request:
@@ -87,22 +88,24 @@ def queue_cost(num_waiting: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    print("Scheduler under AGING, chunk 512, 256 decodes; median host microseconds")
+    print("Scheduler under AGING, chunk 512, 256 decodes; host microseconds, medians")
     print(f"{'waiting':>9} {'prefill':>9} {'schedule':>9} {'update':>9} {'sum':>9} {'add':>7} {'abort':>7}")
-    sums: dict[tuple[int, int], float] = {}
-    for num_waiting in (1_000, 10_000, 100_000):
-        add_us, abort_us = queue_cost(num_waiting)
-        for spare_seats in (0, 1):
+    cases = [(num_waiting, spare_seats) for num_waiting in (1_000, 10_000, 100_000) for spare_seats in (0, 1)]
+    rounds: dict[tuple[int, int], list[tuple[float, float]]] = {case: [] for case in cases}
+    for _ in range(REPEATS):  # cases take turns, since the host's speed drifts
+        for case in cases:
             gc.collect()
-            schedule_us, update_us = round_cost(num_waiting, spare_seats)
-            sums[num_waiting, spare_seats] = schedule_us + update_us
-            print(
-                f"{num_waiting:>9} {'yes' if spare_seats else 'no':>9} {schedule_us:>9.1f} {update_us:>9.1f} "
-                f"{schedule_us + update_us:>9.1f} {add_us:>7.2f} {abort_us:>7.2f}"
-            )
+            rounds[case].append(round_cost(*case))
+    for num_waiting, spare_seats in cases:
+        schedule_us, update_us = (statistics.median(us) for us in zip(*rounds[num_waiting, spare_seats], strict=True))
+        add_us, abort_us = queue_cost(num_waiting)
+        print(
+            f"{num_waiting:>9} {'yes' if spare_seats else 'no':>9} {schedule_us:>9.1f} {update_us:>9.1f} "
+            f"{schedule_us + update_us:>9.1f} {add_us:>7.2f} {abort_us:>7.2f}"
+        )
     for spare_seats, what in ((0, "seats full"), (1, "one prompt in prefill")):
-        ratio = sums[100_000, spare_seats] / sums[1_000, spare_seats]
-        print(f"a round at 100,000 waiting costs {ratio:.2f}x that at 1,000 ({what}; limit 2)")
+        few, many = (statistics.median(map(sum, rounds[n, spare_seats])) for n in (1_000, 100_000))
+        print(f"a round at 100,000 waiting costs {many / few:.2f}x that at 1,000 ({what}; limit 2)")
 
 
 if __name__ == "__main__":

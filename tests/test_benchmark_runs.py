@@ -112,6 +112,10 @@ BAD = {
     ("--simulated_executor_config_rounds_file=/no/rounds.csv",): "rounds.csv",
     ("--scheduler_config_type=no_such_module.Scheduler",): "no_such_module",
     ("--scheduler_config_type=json.JSONDecoder",): "json.JSONDecoder",
+    (
+        "--scheduler_config_type=examples.two_lanes.TwoLanesScheduler",
+        '--custom_scheduler_config_params={"nonsense": 1}',
+    ): "nonsense",
     ("--config=/no/such.yaml",): "/no/such.yaml",
     ("--executor_config_type=LOCAL",): "executor_config_type",
     ("--num_replicas=2",): "num_replicas",
@@ -149,20 +153,12 @@ def test_a_context_that_is_set_has_longer_prompts_ignored_and_counted():
     assert summary["request_e2e_time"]["p99"] is None
 
 
-def test_a_scheduler_of_ones_own(tmp_path, monkeypatch):
-    (tmp_path / "my_policy.py").write_text(
-        "from sarathi.core.order import OrderPolicy\n"
-        "from sarathi.core.scheduler import BaseScheduler\n"
-        "class LongestFirst(OrderPolicy):\n"
-        "    def key(self, request, now):\n"
-        "        return -request.num_remaining_tokens\n"
-        "class LongestFirstScheduler(BaseScheduler):\n"
-        "    def make_order(self):\n"
-        "        return LongestFirst()\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    summary = summary_of(*SMALL, "--scheduler_config_type=my_policy.LongestFirstScheduler")
-    assert summary["scheduler"] == "my_policy.LongestFirstScheduler" and summary["num_finished"] == 30
+def test_the_example_policy_runs_and_helps_short_prompts():
+    load = ["--sharegpt_request_generator_config_num_requests=150", "--cache_config_num_gpu_blocks=1000"]
+    own = "examples.two_lanes.TwoLanesScheduler"
+    fcfs, two_lanes = summary_of(*load), summary_of(*load, f"--scheduler_config_type={own}")
+    assert two_lanes["scheduler"] == own and two_lanes["num_finished"] == 150
+    assert two_lanes["prefill_e2e_time"]["p50"] < 0.8 * fcfs["prefill_e2e_time"]["p50"]
 
 
 def test_pipeline_and_tensor_parallel_runs_finish():

@@ -182,7 +182,10 @@ def build_scheduler(config: BenchmarkConfig, blocks: BlockManager, max_model_len
         raise ValueError(f"--scheduler_config_type: {settings.class_path} cannot be imported ({error})") from error
     if not (isinstance(scheduler_class, type) and issubclass(scheduler_class, BaseScheduler)):
         raise ValueError(f"--scheduler_config_type: {settings.class_path} is no subclass of BaseScheduler")
-    return scheduler_class(settings, blocks, max_model_len)
+    try:
+        return scheduler_class(settings, blocks, max_model_len)
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"--custom_scheduler_config_params: {settings.class_path} answers {error}") from error
 
 
 def scheduler_name(config: BenchmarkConfig) -> str:

@@ -25,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         workload = build_workload(config)
         result = run(config, workload)
     except ValueError as error:
+        logging.getLogger(__name__).debug("where the error arose", exc_info=True)
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
