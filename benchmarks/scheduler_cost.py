@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from sarathi.config import AgingSchedulerConfig
 from sarathi.core.block_manager import BlockManager
+from sarathi.core.plan import StepResult
 from sarathi.core.variants import AgingScheduler
 from sarathi.request import Request, SamplingParams
 
@@ -44,7 +45,7 @@ def _scheduler(num_waiting: int, spare_seats: int) -> AgingScheduler:
 def _round(scheduler: AgingScheduler, now: float) -> None:
     output = scheduler.schedule(now)
     assert output is not None
-    scheduler.update(output, [0] * output.num_seqs, 0.02, now)
+    scheduler.update(output, StepResult([0] * output.num_seqs, 0.02), now)
 
 
 def _median_us(action: Callable[[int], object], repeats: int) -> float:
@@ -68,9 +69,9 @@ def round_cost(num_waiting: int, spare_seats: int = 0) -> tuple[float, float]:
         output = scheduler.schedule(2.0 + i)
         middle = time.perf_counter()
         assert output is not None and len(output.decodes) == NUM_DECODES
-        token_ids = [0] * output.num_seqs
+        result = StepResult([0] * output.num_seqs, 0.02)
         restarted = time.perf_counter()
-        scheduler.update(output, token_ids, 0.02, 2.5 + i)
+        scheduler.update(output, result, 2.5 + i)
         ended = time.perf_counter()
         schedule_us.append(1e6 * (middle - started))
         update_us.append(1e6 * (ended - restarted))

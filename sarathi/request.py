@@ -126,26 +126,8 @@ class Request:
         """Tokens known but not computed: r_i of the paper while it prefills, 1 for a decode that is ready."""
         return self.num_prompt_tokens + len(self.output_token_ids) - self.num_computed_tokens
 
-    @property
-    def is_decode(self) -> bool:
-        """All but its newest output token are computed."""
-        return bool(self.output_token_ids) and self.num_remaining_tokens == 1
-
     def __repr__(self) -> str:
         return (
             f"Request({self.request_id!r}, {self.status.value}, prompt={self.num_prompt_tokens}, "
             f"computed={self.num_computed_tokens}, output={len(self.output_token_ids)})"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class RequestOutput:
-    """What a caller sees of a request after a round (upstream's field names)."""
-
-    seq_id: str
-    prompt: str | None
-    prompt_token_ids: Sequence[int]
-    text: str
-    token_ids: list[int]
-    finished: bool
-    finish_reason: str | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 from sarathi.clock import VirtualClock
 from sarathi.core.block_manager import BlockManager
@@ -33,6 +34,35 @@ class LinearLatency:
 
     def stage_times(self, output: SchedulerOutput) -> tuple[float, ...]:
         return (self.seconds(output.num_tokens),) * self.num_stages
+
+
+def make_output(
+    decodes: Sequence[Request] = (), prefills: Sequence[tuple[Request, int]] = (), **fields
+) -> SchedulerOutput:
+    """A round as the scheduler would tell it, its totals taken from its requests unless `fields` give them."""
+    contexts = [request.num_computed_tokens for request in decodes]
+    processed = [request.num_computed_tokens - num_tokens for request, num_tokens in prefills]
+    values: dict[str, Any] = {
+        "step_id": 0,
+        "scheduled_time": 0.0,
+        "token_budget": 512,
+        "decodes": list(decodes),
+        "prefills": list(prefills),
+        "preempted_ids": [],
+        "num_prefill_tokens": sum(num_tokens for _, num_tokens in prefills),
+        "sum_decode_context_len": sum(contexts),
+        "max_decode_context_len": max(contexts, default=0),
+        "prefill_processed_tokens": sum(processed),
+        "max_prefill_processed_tokens": max(processed, default=0),
+        "predicted_time": None,
+        "num_candidates": 0,
+        "reasons": {},
+        "num_waiting": 0,
+        "num_partial": 0,
+        "num_running": 0,
+        "num_used_blocks": 0,
+    }
+    return SchedulerOutput(**(values | fields))
 
 
 class ListRecorder:

@@ -14,16 +14,15 @@ import numpy as np
 import pytest
 
 from sarathi.clock import VirtualClock
-from sarathi.core.plan import SchedulerOutput
+from sarathi.core.plan import MemoryStats, SchedulerOutput, StepResult
 from sarathi.engine.engine import Engine, replay
-from sarathi.executor.base import MemoryStats, StepResult
 from sarathi.executor.simulated import SimulatedExecutor
 from sarathi.metrics.percentiles import PERCENTILES, STAT_NAMES
 from sarathi.metrics.recorder import Recorder
 from sarathi.metrics.records import REQUEST_COLUMNS, REQUEST_METRICS, ROUND_COLUMNS
 from sarathi.metrics.sinks import CsvSink, NullSink, Sink, write_json
 from sarathi.request import Request, RequestStatus
-from tests.simulate import LinearLatency, make_request, make_scheduler
+from tests.simulate import LinearLatency, make_output, make_request, make_scheduler
 
 METADATA = {"scheduler": "SARATHI", "device": "rtx_4090", "simulated": True, "seed": 7}
 TIMES = REQUEST_METRICS[: REQUEST_METRICS.index("request_num_prefill_tokens")]
@@ -171,8 +170,8 @@ def test_rounds_csv_says_what_each_round_was(tmp_path: Path) -> None:
 
 def fake_round(step_id: int = 0, **changes: Any) -> SchedulerOutput:
     decode = make_request("d", 4, 4)
-    output = SchedulerOutput(step_id, 1.0, 2, [decode] * 2, [], [], 0, 9, 5, 0, 0, None, 0, {}, 3, 4, 5)
-    return output._replace(**changes)
+    values = {"step_id": step_id, "scheduled_time": 1.0, "token_budget": 2, "num_waiting": 3} | changes
+    return make_output([decode] * 2, **values)
 
 
 def test_starved_rounds_gate_reasons_predictions_and_memory(tmp_path: Path) -> None:
@@ -185,17 +184,18 @@ def test_starved_rounds_gate_reasons_predictions_and_memory(tmp_path: Path) -> N
         fake_round(2, token_budget=3),
         fake_round(3, prefills=[prefill], num_prefill_tokens=1, reasons={"cap": 2, "warm_start": 1}),
         fake_round(4, predicted_time=0.25, num_candidates=17, reasons={"cap": 1}),
+        fake_round(5, num_waiting=0, num_partial=1),
     ]
     for output in rounds:
         recorder.on_step(output, result, [], 1.5, 0.001)
     summary = recorder.close(1.5)
     rows = rows_of(tmp_path / "rounds.csv")
     assert {row["inter_batch_delay"] for row in rows} == {"0.000000000"}  # in flight together: no gap, none below 0
-    assert [row["starved"] for row in rows] == ["1", "0", "0", "0", "1"]
-    assert [row["gate_reasons"] for row in rows] == ["", "", "", "cap:2;warm_start:1", "cap:1"]
-    assert [row["predicted_time"] for row in rows] == ["", "", "", "", "0.25"]
+    assert [row["starved"] for row in rows] == ["1", "0", "0", "0", "1", "1"]
+    assert [row["gate_reasons"] for row in rows] == ["", "", "", "cap:2;warm_start:1", "cap:1", ""]
+    assert [row["predicted_time"] for row in rows] == ["", "", "", "", "0.25", ""]
     assert [rows[0][name] for name in ROUND_COLUMNS[15:19]] == ["1.500", "2.500", "3.500", "4.500"]
-    assert summary["num_starved_rounds"] == 2
+    assert summary["num_starved_rounds"] == 3
     assert summary["gate_reasons"] == {"cap": 3, "warm_start": 1}
     assert summary["schedule_time"]["mean"] == pytest.approx(0.001)
 
@@ -303,6 +303,6 @@ def test_on_step_does_not_look_at_each_decode() -> None:
             raise AssertionError("a round's decodes were walked")
 
     recorder = Recorder([NullSink()], {})
-    output = fake_round(decodes=Decodes([make_request("d", 4, 4)] * 50))
+    output = fake_round()._replace(decodes=Decodes([make_request("d", 4, 4)] * 50))
     recorder.on_step(output, StepResult([], 0.5, MemoryStats()), [], 1.5, 0.0)
     assert recorder.close(1.5)["batch_num_decode_tokens"]["max"] == 50

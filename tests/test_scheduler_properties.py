@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sarathi.core.order import ShortestPrefillFirst
+from sarathi.core.order import Aging, ShortestPrefillFirst
 from sarathi.core.variants import SCHEDULERS
 from sarathi.engine.engine import replay
 from sarathi.request import RequestStatus
@@ -57,10 +57,12 @@ def test_every_round_and_every_end(name, specs, abort_at, num_blocks, block_size
     engine = make_engine(scheduler, num_stages)
     check_rounds(scheduler, name, requests)
     rounds = 0
+    reported_preemptions: list[str] = []
     tokens_at_abort: dict[str, int] = {}
 
-    def abort_some(_output) -> None:
+    def abort_some(output) -> None:
         nonlocal rounds
+        reported_preemptions.extend(output.preempted_ids)
         for index in [index for index, at in abort_at.items() if at == rounds and index < len(requests)]:
             request = requests[index]
             if engine.abort(request.request_id):
@@ -71,6 +73,9 @@ def test_every_round_and_every_end(name, specs, abort_at, num_blocks, block_size
 
     replay(engine, requests, on_round=abort_some)
     assert_drained(scheduler)
+    # Preemptions are told by the next round that runs; those after the last round have none to tell them.
+    untold = scheduler._preempted_ids
+    assert len(reported_preemptions) + len(untold) == sum(request.num_preemptions for request in requests)
     for request in requests:
         assert request.status.is_finished and request.finish_time is not None
         assert len(request.token_times) == len(request.output_token_ids)
@@ -150,6 +155,28 @@ def test_spf_starves_a_long_prompt_and_aging_does_not():
 
     assert wait_of_long("SPF") > 4.0
     assert wait_of_long("AGING") < 2.5
+
+
+def test_the_heap_agrees_with_eq_1_taken_afresh_every_round():
+    """Keys without `now` (Eq. 4) give the decisions of priorities with it (Eq. 1), recomputed each round."""
+
+    class EquationOne(Aging):
+        def key(self, request, now):
+            return -(self.alpha * (now - request.arrival_time) + self.beta * request.num_remaining_tokens)
+
+        def begin_round(self, plan):
+            return True
+
+    class EquationOneScheduler(SCHEDULERS["AGING"]):
+        def make_order(self):
+            return EquationOne(self.config.alpha, self.config.beta)
+
+    def requests():
+        return [make_request(str(i), 1 + (i * 53) % 97, 1 + i % 9, arrival=0.0137 * i) for i in range(80)]
+
+    for alpha in (40.0, 400.0):
+        decisions = run(make_scheduler("AGING", num_blocks=60, alpha=alpha), requests())
+        assert decisions == run(make_scheduler(EquationOneScheduler, num_blocks=60, alpha=alpha), requests())
 
 
 def test_a_policy_in_a_few_lines():

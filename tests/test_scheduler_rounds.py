@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from sarathi.core.admission import REFUSED_BY_CAP, REFUSED_BY_MIN_CHUNK, GateVerdict, OpenGate
-from sarathi.core.chunking import DynamicSchedule
+from sarathi.core.admission import GateVerdict, OpenGate
+from sarathi.core.chunking import ChunkDecision, DynamicSchedule, StaticBudget
+from sarathi.core.plan import MemoryStats, StepResult
 from sarathi.core.scheduler import BaseScheduler
 from sarathi.core.variants import SCHEDULERS
 from sarathi.request import RequestStatus
@@ -82,7 +84,7 @@ def test_aging_key_follows_progress():
     scheduler.add(long, 0.0)
     first = scheduler.schedule(0.0)
     assert first is not None and decision(first) == ((), (("long", 16),))
-    scheduler.update(first, [0], 0.01, 0.01)
+    scheduler.update(first, StepResult([0], 0.01), 0.01)
     scheduler.add(make_request("short", 12, 1, arrival=0.015), 0.015)  # 27 > 24 now, was < 28
     second = scheduler.schedule(0.015)
     assert second is not None and decision(second) == ((), (("long", 16),))
@@ -143,6 +145,37 @@ def test_simple_chunking_takes_turns():
     ]
 
 
+def test_simple_chunking_gives_partial_prompts_a_round_to_themselves():
+    requests = [make_request("a", 20, 1), make_request("b", 8, 1)]
+    assert run(make_scheduler("SIMPLE_CHUNKING"), requests) == [
+        ((), (("a", 16),)),
+        ((), (("a", 4),)),
+        ((), (("b", 8),)),
+    ]
+
+
+@pytest.mark.parametrize("num_stages", [2, 4])
+def test_faster_transformer_keeps_a_pipeline_full(num_stages):
+    """A batch in every stage: as many rounds in flight as stages."""
+    scheduler = make_scheduler("FASTER_TRANSFORMER", max_num_seqs=num_stages, num_blocks=1000, max_model_len=64)
+    scheduler.token_budget = 20
+    engine = make_engine(scheduler, num_stages, LinearLatency(num_stages))
+    for i in range(num_stages):
+        engine.add(make_request(str(i), 20, 5))
+    engine.step()
+    assert scheduler.num_inflight_rounds == num_stages - 1
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "stages"), [(32, 128, 4), (1, 32, 30), (32, 4096, 37), (64, 64, 3), (32, 64, 1)]
+)
+def test_dynamic_schedule_has_upstreams_sizes(low, high, stages):
+    """Whole numbers evenly spaced, largest first, rounded to the unit."""
+    unit = min(32, low)
+    expected = [round(n / unit) * unit for n in np.linspace(low, high, stages, dtype=int)[::-1].tolist()]
+    assert DynamicSchedule(low, high, 8192, stages).sizes == expected
+
+
 def test_dynamic_schedule_shrinks_as_the_prompt_progresses():
     sizer = DynamicSchedule(low=32, high=128, max_tokens=256, stages=4)
     assert sizer.sizes == [128, 96, 64, 32]
@@ -178,55 +211,122 @@ class CapGate(OpenGate):
 
     def review(self, request, num_tokens, plan):
         if plan.prefills:
-            return GateVerdict(0, REFUSED_BY_CAP)
+            return GateVerdict(0, "cap", ends_scan=True)
         if num_tokens < min(8, request.num_remaining_tokens):
-            return GateVerdict(0, REFUSED_BY_MIN_CHUNK)
+            return GateVerdict(0, "min_chunk")
         return GateVerdict(num_tokens)
 
 
-class GatedScheduler(BaseScheduler):
-    def make_gate(self):
-        return CapGate()
+def gated(gate, sizer=None, **settings):
+    """A scheduler with this gate (and sizer)."""
+
+    class GatedScheduler(BaseScheduler):
+        def make_gate(self):
+            return gate
+
+        def make_sizer(self):
+            return sizer or super().make_sizer()
+
+    return make_scheduler(GatedScheduler, **settings)
 
 
-def test_a_refusal_by_the_cap_ends_the_scan_and_is_counted_once():
-    scheduler = make_scheduler(GatedScheduler)
+def next_round(scheduler, now=0.0):
+    """Schedule a round and commit it."""
+    output = scheduler.schedule(now)
+    scheduler.update(output, StepResult([0] * output.num_seqs, 0.01), now + 0.01)
+    return output
+
+
+def test_a_verdict_that_ends_the_scan_is_counted_once():
+    scheduler = gated(CapGate())
     for i in range(4):
         scheduler.add(make_request(str(i), 4, 2), 0.0)
-    output = scheduler.schedule(0.0)
-    assert output is not None
-    assert decision(output) == ((), (("0", 4),))
-    assert output.reasons == {REFUSED_BY_CAP: 1}
+    output = next_round(scheduler)
+    assert decision(output) == ((), (("0", 4),)) and output.reasons == {"cap": 1}
 
 
-def test_a_partial_prompt_refused_for_a_small_chunk_lets_the_next_one_be_looked_at():
-    scheduler = make_scheduler(GatedScheduler, chunk_size=16)
-    decodes = [make_request(f"d{i}", 1, 50) for i in range(5)]
-    for i, request in enumerate(decodes):
-        scheduler.add(request, 0.0)
-        output = scheduler.schedule(0.0)
-        assert output is not None
-        scheduler.update(output, [0] * 9, 0.01, 0.01 * i)
+def test_a_refused_waiting_prompt_ends_the_scan():
+    scheduler = gated(CapGate(), chunk_size=12)
+    scheduler.add(make_request("a", 12, 9), 0.0)
+    next_round(scheduler)
+    for i in range(5):
+        scheduler.add(make_request(f"d{i}", 1, 9), 0.0)
+        next_round(scheduler)
+    for name in ("x", "y"):  # 6 decodes leave 6 tokens
+        scheduler.add(make_request(name, 20, 1), 1.0)
+    output = next_round(scheduler, 1.0)
+    assert not output.prefills and output.reasons == {"min_chunk": 1}
+
+
+def test_a_refused_partial_prompt_is_paused_with_its_kv_and_the_next_is_looked_at():
+    scheduler = gated(CapGate(), chunk_size=16, max_num_seqs=20)
+    for i in range(9):
+        scheduler.add(make_request(f"d{i}", 1, 50), 0.0)
+        next_round(scheduler)
+    scheduler.token_budget = 25
     scheduler.add(make_request("big", 40, 1, arrival=1.0), 1.0)
-    output = scheduler.schedule(1.0)
-    assert output is not None and decision(output)[1] == (("big", 11),)
-    scheduler.update(output, [0] * 9, 0.01, 1.01)
-    for request in (make_request("d5", 1, 50, 0.5), make_request("d6", 1, 50, 0.6), make_request("d7", 1, 50, 0.7)):
-        scheduler.max_num_seqs = 20
-        scheduler.add(request, 1.0)
-        output = scheduler.schedule(1.0)
-        assert output is not None
-        scheduler.update(output, [0] * 20, 0.01, 1.02)
-    # 8 decodes leave 8 tokens: enough. One more decode, and the partial prompt is refused and skipped.
-    scheduler.add(make_request("d8", 1, 50, 0.8), 1.0)
-    output = scheduler.schedule(1.0)
-    assert output is not None
-    scheduler.update(output, [0] * 20, 0.01, 1.03)
+    assert decision(next_round(scheduler, 1.0))[1] == (("big", 16),)
+    scheduler.token_budget = 16  # 9 decodes leave 7 tokens
     scheduler.add(make_request("tiny", 2, 1, arrival=2.0), 2.0)
-    output = scheduler.schedule(2.0)
-    assert output is not None
-    assert decision(output)[1] == (("tiny", 2),) and output.reasons == {REFUSED_BY_MIN_CHUNK: 1}
-    assert scheduler.requests["big"].num_computed_tokens == 11  # paused, its KV kept
+    output = next_round(scheduler, 2.0)
+    assert decision(output)[1] == (("tiny", 2),) and output.reasons == {"min_chunk": 1}
+    assert scheduler.requests["big"].num_computed_tokens == 16 and output.num_partial == 1
+
+
+class PredictingSizer(StaticBudget):
+    """Predicts a millisecond a token."""
+
+    def size(self, request, plan):
+        num_tokens = super().size(request, plan).num_tokens
+        return ChunkDecision(num_tokens, self.predict(request, num_tokens, plan), 3)
+
+    def predict(self, request, num_tokens, plan):
+        return 1e-3 * (plan.num_tokens + num_tokens)
+
+
+class HalvingGate(OpenGate):
+    def review(self, request, num_tokens, plan):
+        return GateVerdict(num_tokens // 2)
+
+
+def test_the_prediction_is_that_of_the_chunk_which_is_taken():
+    scheduler = gated(HalvingGate(), PredictingSizer())
+    scheduler.add(make_request("a", 16, 1), 0.0)
+    output = next_round(scheduler)
+    assert decision(output)[1] == (("a", 8),)
+    assert output.predicted_time == pytest.approx(0.008) and output.num_candidates == 3
+
+
+@pytest.mark.parametrize("num_tokens", [-3, 21, 17])
+def test_a_policy_that_gives_an_impossible_chunk_is_named(num_tokens):
+    """Negative, more than remains, and more than the budget on top of others."""
+
+    class OddSizer(StaticBudget):
+        def size(self, request, plan):
+            return ChunkDecision(num_tokens if request.request_id == "b" else 4)
+
+    scheduler = gated(OpenGate(), OddSizer(), chunk_size=20)
+    scheduler.add(make_request("a", 4, 1), 0.0)
+    scheduler.add(make_request("b", 20, 1), 0.0)
+    with pytest.raises(RuntimeError, match=rf"OddSizer and OpenGate .*'b'.* {num_tokens} tokens"):
+        scheduler.schedule(0.0)
+
+
+def test_policies_see_the_memory_of_the_last_result_and_the_decodes_of_this_round():
+    seen = []
+
+    class WatchingGate(OpenGate):
+        def begin_round(self, plan, memory):
+            seen.append((len(plan.decodes), plan.num_partial, memory.gpu_mem_used_mb))
+
+    scheduler = gated(WatchingGate())
+    for name in ("a", "b"):
+        scheduler.add(make_request(name, 10, 4), 0.0)
+    for used in (100.0, 200.0):
+        output = scheduler.schedule(0.0)
+        scheduler.update(output, StepResult([0] * 2, 0.01, MemoryStats(used)), 0.01)
+    scheduler.schedule(0.02)
+    assert seen == [(0, 0, 0.0), (1, 1, 100.0), (2, 0, 200.0)]
 
 
 DIGESTS = {
@@ -236,7 +336,7 @@ DIGESTS = {
     "VLLM": "192e423ce6d19db1",
     "ORCA": "6ce08f57b31a197d",
     "FASTER_TRANSFORMER": "c1f268bcee9d6b38",
-    "SIMPLE_CHUNKING": "cfb0caf9bcee42d2",
+    "SIMPLE_CHUNKING": "496eae7fee342e6e",
 }
 
 

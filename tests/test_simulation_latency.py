@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from sarathi.simulation import checkpoints
 from sarathi.simulation.devices import DEVICES, ENGINE_PROFILES
 from sarathi.simulation.latency import Jitter, MemoryModel, RoundLatency, num_kv_blocks, round_to_tile
 from sarathi.simulation.models import load_model_shape
+from tests.simulate import make_output
 
 QWEN = load_model_shape("Qwen/Qwen3-8B")
 LLAMA = load_model_shape("meta-llama/Meta-Llama-3-8B")
@@ -27,30 +29,11 @@ def make_request(num_prompt_tokens: int, num_computed_tokens: int) -> Request:
     return request
 
 
-def make_output(
-    num_decodes: int, sum_decode_context_len: int, prefills: list[tuple[Request, int]] | None = None
+def round_of(
+    num_decodes: int, sum_decode_context_len: int, prefills: Sequence[tuple[Request, int]] = ()
 ) -> SchedulerOutput:
-    prefills = prefills or []
-    processed = [request.num_computed_tokens - chunk for request, chunk in prefills]
-    return SchedulerOutput(
-        step_id=0,
-        scheduled_time=0.0,
-        token_budget=512,
-        decodes=[make_request(1, 1)] * num_decodes,
-        prefills=prefills,
-        preempted_ids=[],
-        num_prefill_tokens=sum(chunk for _, chunk in prefills),
-        sum_decode_context_len=sum_decode_context_len,
-        max_decode_context_len=0,
-        prefill_processed_tokens=sum(processed),
-        max_prefill_processed_tokens=max(processed, default=0),
-        predicted_time=None,
-        num_candidates=0,
-        reasons={},
-        num_waiting=0,
-        num_running=0,
-        num_used_blocks=0,
-    )
+    decodes = [make_request(1, 1)] * num_decodes
+    return make_output(decodes, prefills, sum_decode_context_len=sum_decode_context_len)
 
 
 @pytest.mark.parametrize("point", checkpoints.CHECK_POINTS, ids=lambda point: f"{point.device}: {point.round_name}")
@@ -121,7 +104,7 @@ def test_stage_times_agree_with_gpu_time_plus_cpu():
     profile = ENGINE_PROFILES["lean"]
     latency = RoundLatency(QWEN, RTX_4090, profile=profile)
     prefills = [(make_request(600, 300), 200), (make_request(62, 62), 62)]
-    (seconds,) = latency.stage_times(make_output(50, 25_000, prefills))
+    (seconds,) = latency.stage_times(round_of(50, 25_000, prefills))
     # Only the second chunk completes its prompt: 51 tokens are sampled.
     gpu = latency.gpu_time(50, 25_000, [(200, 100), (62, 0)], num_sampled=51)
     assert seconds == pytest.approx(gpu + profile.overhead(52), rel=1e-12)
@@ -129,8 +112,8 @@ def test_stage_times_agree_with_gpu_time_plus_cpu():
 
 def test_only_completed_prompts_pay_for_the_lm_head():
     latency = RoundLatency(QWEN, RTX_4090)
-    (partial,) = latency.stage_times(make_output(0, 0, [(make_request(200, 64), 64)]))
-    (complete,) = latency.stage_times(make_output(0, 0, [(make_request(64, 64), 64)]))
+    (partial,) = latency.stage_times(round_of(0, 0, [(make_request(200, 64), 64)]))
+    (complete,) = latency.stage_times(round_of(0, 0, [(make_request(64, 64), 64)]))
     head_bytes = 2 * QWEN.vocab_size * QWEN.hidden_size
     assert complete - partial > head_bytes / (RTX_4090.memory_gb_per_s * 1e9)
 
@@ -166,7 +149,7 @@ def test_pipeline_stages():
     profile = ENGINE_PROFILES["sarathi_2024"]
     whole = RoundLatency(QWEN, DEVICES["h100"])
     staged = RoundLatency(QWEN, DEVICES["h100"], pipeline_parallel_size=4, profile=profile)
-    output = make_output(32, 32 * 512)
+    output = round_of(32, 32 * 512)
     times = staged.stage_times(output)
     assert len(times) == 4
     assert times[1] == times[2]

@@ -13,6 +13,7 @@ from sarathi.simulation.devices import DEVICES, ENGINE_PROFILES
 from sarathi.simulation.latency import RoundLatency
 from sarathi.simulation.measured import FEATURES, TARGET, MeasuredLatency
 from sarathi.simulation.models import load_model_shape
+from tests.simulate import make_output
 
 HEADER = ["step_id", *FEATURES, TARGET]
 
@@ -28,9 +29,7 @@ def random_round(rng: random.Random) -> SchedulerOutput:
         prefills = [(request, chunk)]
     context = num_decodes * rng.randint(20, 800)
     decodes = [Request("d", range(1), SamplingParams(), 0.0)] * num_decodes
-    return SchedulerOutput(
-        0, 0.0, 512, decodes, prefills, [], chunk, context, 0, processed, processed, None, 0, {}, 0, 0, 0
-    )
+    return make_output(decodes, prefills, sum_decode_context_len=context)
 
 
 def write_rounds(path, rows, header=HEADER):

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from sarathi.core.plan import BatchPlan, SchedulerOutput
+from sarathi.core.plan import BatchPlan, MemoryStats, SchedulerOutput
 from sarathi.request import Request
-
-# Reasons a gate may give; each is counted for the round's record.
-REFUSED_BY_CAP: Final = "refused_by_cap"  # fixed for the round: nothing behind can pass, the scan ends
-REFUSED_BY_MIN_CHUNK: Final = "refused_by_min_chunk"
-WARM_START: Final = "warm_start"
 
 
 class GateVerdict(NamedTuple):
     num_tokens: int  # the chunk to take, 0 refuses
-    reason: str | None = None
+    reason: str | None = None  # a label, counted for the round's record
+    ends_scan: bool = False  # nothing behind this one can pass either
 
 
 class PrefillGate(Protocol):
@@ -27,8 +23,8 @@ class PrefillGate(Protocol):
 
     def review(self, request: Request, num_tokens: int, plan: BatchPlan) -> GateVerdict: ...
 
-    def begin_round(self, plan: BatchPlan) -> None:
-        """Called once a round, before any decode is taken."""
+    def begin_round(self, plan: BatchPlan, memory: MemoryStats) -> None:
+        """Called when prefills are about to be chosen, with the memory that the last round's worker saw."""
 
     def observe(self, output: SchedulerOutput, measured_time: float) -> None:
         """Called with each finished round and its time in seconds."""

@@ -4,6 +4,9 @@ composed and in how much KV they reserve; order, preemption and bookkeeping are 
 
 from __future__ import annotations
 
+from typing import Any
+
+from sarathi.core.block_manager import BlockManager
 from sarathi.core.chunking import ChunkSizer, WholePrompt
 from sarathi.core.plan import BatchPlan
 from sarathi.core.scheduler import BaseScheduler
@@ -47,21 +50,27 @@ class OrcaScheduler(BaseScheduler):
 
 
 class FasterTransformerScheduler(OrcaScheduler):
-    """Request-level batches: the next batch starts when the last request of this one has ended."""
+    """Request-level batches: prompts enter only when no decode is ready, so a batch runs to its end."""
 
     def compose(self, plan: BatchPlan) -> None:
-        if self.num_running:
-            self.take_decodes(plan)
-        else:
+        self.take_decodes(plan)
+        if not plan.decodes:
             self.take_prefills(plan)
 
 
 class SimpleChunkingScheduler(BaseScheduler):
-    """Chunked prefill without mixing: rounds of prefill and of decode take turns."""
+    """Chunked prefill without mixing: rounds of prefill and of decode take turns.
 
-    _prefill_turn = True
+    Partial prompts have a prefill round to themselves; waiting ones enter when there are none.
+    """
+
+    def __init__(self, config: Any, blocks: BlockManager, max_model_len: int) -> None:
+        super().__init__(config, blocks, max_model_len)
+        self._prefill_turn = True
 
     def compose(self, plan: BatchPlan) -> None:
+        if self.partial:
+            plan.admitting = False
         if self._prefill_turn:
             self.take_prefills(plan)
         if not plan.prefills:

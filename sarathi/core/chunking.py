@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from sarathi.core.plan import BatchPlan, SchedulerOutput
+import numpy as np
+
+from sarathi.core.plan import BatchPlan, MemoryStats, SchedulerOutput
 from sarathi.request import Request
 
 
@@ -15,12 +17,18 @@ class ChunkDecision(NamedTuple):
 
 
 class ChunkSizer(Protocol):
-    """Chooses a chunk on top of what the round already holds. Pure: no clock, no log, no I/O."""
+    """Chooses a chunk, given what the plan holds so far. Pure: no clock, no log, no I/O."""
 
-    def size(self, request: Request, plan: BatchPlan) -> ChunkDecision: ...
+    def size(self, request: Request, plan: BatchPlan) -> ChunkDecision:
+        """At most the request's remaining tokens and the budget left (a chunk alone in its round may exceed it)."""
+        ...
 
-    def begin_round(self, plan: BatchPlan) -> None:
-        """Called once a round, before any decode is taken."""
+    def predict(self, request: Request, num_tokens: int, plan: BatchPlan) -> float | None:
+        """Seconds of the round with this chunk: asked where a gate has changed it. None if nothing is predicted."""
+        return None
+
+    def begin_round(self, plan: BatchPlan, memory: MemoryStats) -> None:
+        """Called when prefills are about to be chosen, with the memory that the last round's worker saw."""
 
     def observe(self, output: SchedulerOutput, measured_time: float) -> None:
         """Called with each finished round and its time in seconds."""
@@ -47,8 +55,8 @@ class DynamicSchedule(ChunkSizer):
         if max_tokens < 1 or stages < 1:
             raise ValueError(f"chunk_schedule_max_tokens {max_tokens}, chunk_schedule_stages {stages}: at least 1")
         unit = min(32, low)
-        step = (high - low) / max(1, stages - 1)
-        self.sizes = [round(int(low + i * step) / unit) * unit for i in reversed(range(stages))]
+        sizes = np.linspace(low, high, stages, dtype=np.int32)[::-1]
+        self.sizes: list[int] = (np.round(sizes / unit) * unit).astype(int).tolist()
         self.tokens_per_stage = -(-max_tokens // stages)
 
     def size(self, request: Request, plan: BatchPlan) -> ChunkDecision:

@@ -20,7 +20,7 @@ class OrderPolicy(Protocol):
         ...
 
     def begin_round(self, plan: BatchPlan) -> bool:
-        """Called once a round; True has every key recomputed, O(n), for keys that changed by themselves."""
+        """Called with each new round; True has every key recomputed, O(n), for keys that changed by themselves."""
         return False
 
     def observe(self, output: SchedulerOutput, measured_time: float) -> None:
@@ -67,8 +67,8 @@ class AutoAging(Aging):
     rate has moved by more than a tenth, since a move rekeys the queue.
     """
 
-    def __init__(self, beta: float, initial_alpha: float = 150.0, window: int = 64) -> None:
-        super().__init__(initial_alpha, beta)
+    def __init__(self, beta: float, initial_tokens_per_second: float = 500.0, window: int = 64) -> None:
+        super().__init__(0.3 * initial_tokens_per_second * -beta, beta)
         self._window = window
         self._tokens = self._seconds = 0.0
         self._num_rounds = 0

@@ -1,4 +1,4 @@
-"""One round: the plan while it is being filled, and the frozen output that leaves the scheduler.
+"""One round: the plan while it is being filled, the frozen output that leaves the scheduler, the result that returns.
 
 The running totals are what policies and the latency model need, kept in O(1) a chunk, so that nobody walks
 the batch again. Nothing here decides anything.
@@ -20,12 +20,13 @@ class BatchPlan:
 
     __slots__ = (
         "admitting", "decodes", "max_decode_context_len", "max_prefill_processed_tokens", "now", "num_prefill_tokens",
-        "num_tokens", "predicted_time", "preempted_ids", "prefill_processed_tokens", "prefills", "reasons",
-        "num_candidates", "sum_decode_context_len", "token_budget",
+        "num_tokens", "predicted_time", "prefill_processed_tokens", "prefills", "reasons",
+        "num_candidates", "num_partial", "sum_decode_context_len", "token_budget",
     )  # fmt: skip
 
-    def __init__(self, token_budget: int, now: float) -> None:
+    def __init__(self, token_budget: int, now: float, num_partial: int = 0) -> None:
         self.token_budget = token_budget
+        self.num_partial = num_partial  # admitted prompts with tokens left to schedule, when the round began
         self.now = now
         self.admitting = True  # False once decodes had to be given room by preemption
         self.decodes: list[Request] = []
@@ -36,7 +37,6 @@ class BatchPlan:
         self.max_decode_context_len = 0
         self.prefill_processed_tokens = 0
         self.max_prefill_processed_tokens = 0
-        self.preempted_ids: list[str] = []
         self.reasons: dict[str, int] = {}
         self.predicted_time: float | None = None
         self.num_candidates = 0
@@ -44,6 +44,13 @@ class BatchPlan:
     @property
     def budget_left(self) -> int:
         return max(0, self.token_budget - self.num_tokens)
+
+    def add_decodes(self, requests: list[Request], sum_context_len: int, max_context_len: int) -> None:
+        """Take one token of each request; the context lengths count that token."""
+        self.decodes = requests
+        self.num_tokens += len(requests)
+        self.sum_decode_context_len = sum_context_len
+        self.max_decode_context_len = max_context_len
 
     def add(self, request: Request, num_tokens: int) -> None:
         """Take a prefill chunk of `num_tokens`, not yet counted in the request's num_computed_tokens."""
@@ -58,6 +65,27 @@ class BatchPlan:
     def count(self, reason: str) -> None:
         """Count a gate's reason (a refusal, a warm start) for this round's record."""
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
+
+
+class MemoryStats(NamedTuple):
+    """Device memory as the worker saw it after its last round, MB (10^6 bytes)."""
+
+    gpu_mem_used_mb: float = 0.0
+    gpu_mem_free_mb: float = 0.0
+    cuda_allocated_mb: float = 0.0
+    cuda_reserved_mb: float = 0.0
+
+
+class StepResult(NamedTuple):
+    """The outcome of one round.
+
+    `token_ids` has one entry for each decode, then one for each prefill chunk, in the order of the
+    SchedulerOutput; the entry of a chunk that does not complete its request is ignored.
+    """
+
+    token_ids: list[int]
+    execution_time: float  # seconds, one stage's round as the worker measured it
+    memory: MemoryStats = MemoryStats()
 
 
 class SchedulerOutput(NamedTuple):
@@ -80,8 +108,9 @@ class SchedulerOutput(NamedTuple):
     max_prefill_processed_tokens: int
     predicted_time: float | None  # seconds, where the chunk sizer predicts
     num_candidates: int  # chunk sizes that were tried
-    reasons: dict[str, int]  # the gate's refusals and warm starts
+    reasons: dict[str, int]  # what the gate gave as reasons, counted
     num_waiting: int  # after the round was filled
+    num_partial: int  # admitted prompts with tokens left to schedule
     num_running: int
     num_used_blocks: int
 

@@ -1,18 +1,18 @@
 """The round: which requests run next and with how many tokens, and what a finished round changes.
 
-BaseScheduler owns every request's status, counters and blocks, and nobody else writes them. It asks three
-policies (order, chunk sizer, gate) and knows no executor, clock or metric.
+BaseScheduler owns every request's status, counters and (through its BlockManager and queues) blocks and place, and
+nobody else writes them. It asks three policies (order, chunk sizer, gate) and knows no executor, clock or metric.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sarathi.core.admission import REFUSED_BY_CAP, OpenGate, PrefillGate
+from sarathi.core.admission import OpenGate, PrefillGate
 from sarathi.core.block_manager import BlockManager
 from sarathi.core.chunking import ChunkSizer, StaticBudget
 from sarathi.core.order import FCFS, OrderPolicy
-from sarathi.core.plan import BatchPlan, SchedulerOutput
+from sarathi.core.plan import BatchPlan, MemoryStats, SchedulerOutput, StepResult
 from sarathi.core.queue import Entry, RequestHeap
 from sarathi.request import Request, RequestStatus
 
@@ -25,7 +25,7 @@ class BaseScheduler:
     """Stall-free rounds: every ready decode first, then prefill chunks up to the token budget.
 
     A variant overrides one of `make_order`, `make_sizer`, `make_gate`; a baseline that composes rounds in
-    another way overrides `compose`, `token_budget` or `blocks_to_reserve`.
+    another way overrides `compose`, `make_token_budget`, `blocks_to_reserve` or `reject_reason`.
 
     Args:
         config: the scheduler's settings; `max_num_seqs` seats and, for most, `chunk_size`, the token budget.
@@ -50,7 +50,9 @@ class BaseScheduler:
         self.num_inflight_rounds = 0
         self._num_added = 0
         self._num_rounds = 0
-        self._aborted_in_flight: set[Request] = set()
+        self._num_aborted_in_flight = 0
+        self._preempted_ids: list[str] = []  # since the last round that ran
+        self._memory = MemoryStats()  # as the last result told it
 
     # Hooks ------------------------------------------------------------------------------------------
 
@@ -134,7 +136,7 @@ class BaseScheduler:
         elif request.num_inflight_steps == 0:
             self.decodes.remove(request)
         if request.num_inflight_steps:
-            self._aborted_in_flight.add(request)
+            self._num_aborted_in_flight += 1
             request.status = RequestStatus.FINISHED_ABORTED
             request.finish_time = now
         else:
@@ -161,7 +163,7 @@ class BaseScheduler:
         request.num_preemptions += 1
         request.preempted_time = plan.now
         self.num_running -= 1
-        plan.preempted_ids.append(request.request_id)
+        self._preempted_ids.append(request.request_id)
         self.waiting.push(request, self.order.key(request, plan.now))
 
     # The round --------------------------------------------------------------------------------------
@@ -171,43 +173,43 @@ class BaseScheduler:
 
         `now` in seconds of the engine's clock. What is returned counts as in flight until `update`.
         """
-        plan = self._begin_plan(now)
-        self.compose(plan)
+        plan = self._compose_round(now)
         while not plan.num_tokens and not self.num_inflight_rounds and self.partial:
             # Every block is held by prompts that may not go on: the latest gives way, or nothing ever moves.
             self._preempt(max(self.partial, key=_latest), plan)
-            self.compose(plan)
+            plan = self._compose_round(now)
         if not plan.num_tokens:
             return None
         self._num_rounds += 1
         self.num_inflight_rounds += 1
+        preempted_ids, self._preempted_ids = self._preempted_ids, []
         return SchedulerOutput(
-            self._num_rounds - 1,
-            now,
-            plan.token_budget,
-            plan.decodes,
-            plan.prefills,
-            plan.preempted_ids,
-            plan.num_prefill_tokens,
-            plan.sum_decode_context_len,
-            plan.max_decode_context_len,
-            plan.prefill_processed_tokens,
-            plan.max_prefill_processed_tokens,
-            plan.predicted_time,
-            plan.num_candidates,
-            plan.reasons,
-            len(self.waiting),
-            self.num_running,
-            self.blocks.num_used,
+            step_id=self._num_rounds - 1,
+            scheduled_time=now,
+            token_budget=plan.token_budget,
+            decodes=plan.decodes,
+            prefills=plan.prefills,
+            preempted_ids=preempted_ids,
+            num_prefill_tokens=plan.num_prefill_tokens,
+            sum_decode_context_len=plan.sum_decode_context_len,
+            max_decode_context_len=plan.max_decode_context_len,
+            prefill_processed_tokens=plan.prefill_processed_tokens,
+            max_prefill_processed_tokens=plan.max_prefill_processed_tokens,
+            predicted_time=plan.predicted_time,
+            num_candidates=plan.num_candidates,
+            reasons=plan.reasons,
+            num_waiting=len(self.waiting),
+            num_partial=len(self.partial),
+            num_running=self.num_running,
+            num_used_blocks=self.blocks.num_used,
         )
 
-    def _begin_plan(self, now: float) -> BatchPlan:
-        plan = BatchPlan(self.token_budget, now)
+    def _compose_round(self, now: float) -> BatchPlan:
+        plan = BatchPlan(self.token_budget, now, len(self.partial))
         if self.order.begin_round(plan):
             for heap in (self.waiting, self.partial):
                 heap.rekey(lambda request: self.order.key(request, now))
-        self.sizer.begin_round(plan)
-        self.gate.begin_round(plan)
+        self.compose(plan)
         return plan
 
     def take_decodes(self, plan: BatchPlan) -> None:
@@ -231,10 +233,7 @@ class BaseScheduler:
             total += context
             if context > longest:
                 longest = context
-        plan.decodes = ready
-        plan.num_tokens += len(ready)
-        plan.sum_decode_context_len = total
-        plan.max_decode_context_len = longest
+        plan.add_decodes(ready, total, longest)
 
     def _make_room(
         self, ready: list[Request], edge: list[Request], plan: BatchPlan
@@ -256,7 +255,9 @@ class BaseScheduler:
         return ready, [request for request in edge if request in at_edge]
 
     def take_prefills(self, plan: BatchPlan) -> None:
-        """Chunks for partial and waiting prompts as one ordered queue, until budget, seats or KV run out."""
+        """Chunks for partial and waiting prompts, in one order, while budget is left; new ones need a seat and KV."""
+        self.sizer.begin_round(plan, self._memory)
+        self.gate.begin_round(plan, self._memory)
         admitting = plan.admitting
         unfinished: list[Request] = []
         while plan.num_tokens < plan.token_budget:
@@ -269,16 +270,22 @@ class BaseScheduler:
                 admitting = False
                 continue
             decision = self.sizer.size(request, plan)
-            num_tokens, reason = self.gate.review(request, decision.num_tokens, plan)
-            if reason is not None:
-                plan.count(reason)
+            verdict = self.gate.review(request, decision.num_tokens, plan)
+            num_tokens = verdict.num_tokens
+            if verdict.reason is not None:
+                plan.count(verdict.reason)
             plan.num_candidates += decision.num_candidates
             if not num_tokens:
-                if is_waiting or reason == REFUSED_BY_CAP:
+                if is_waiting or verdict.ends_scan:
                     break
                 unfinished.append(self.partial.pop())
                 continue
-            plan.predicted_time = decision.predicted_time
+            plan.predicted_time = (
+                decision.predicted_time
+                if num_tokens == decision.num_tokens
+                else self.sizer.predict(request, num_tokens, plan)
+            )
+            self._check_chunk(request, num_tokens, plan)
             if is_waiting:
                 self.waiting.pop()
                 self._admit(request)
@@ -289,6 +296,16 @@ class BaseScheduler:
                 unfinished.append(request)
         for request in unfinished:
             self.partial.push(request, self.order.key(request, plan.now))
+
+    def _check_chunk(self, request: Request, num_tokens: int, plan: BatchPlan) -> None:
+        """Policies may come from anywhere, and a chunk that cannot be would loop for ever or break the KV cache."""
+        remaining = request.num_remaining_tokens
+        room = plan.budget_left if plan.num_tokens else remaining
+        if not 1 <= num_tokens <= min(remaining, room):
+            raise RuntimeError(
+                f"{type(self.sizer).__name__} and {type(self.gate).__name__} give request {request.request_id!r} "
+                f"a chunk of {num_tokens} tokens; it has {remaining} left to compute and the round has room for {room}"
+            )
 
     def _next_prefill(self, admitting: bool) -> Entry | None:
         """The head of the two heaps taken as one."""
@@ -321,19 +338,13 @@ class BaseScheduler:
 
     # What a finished round changes ------------------------------------------------------------------
 
-    def update(self, output: SchedulerOutput, token_ids: list[int], execution_time: float, now: float) -> list[Request]:
-        """Commit the oldest round in flight; returns the requests that ended with it.
-
-        Args:
-            token_ids: one for each decode, then one for each prefill chunk (unused for a chunk that does not
-                complete its request).
-            execution_time: seconds the round took, as the worker measured it.
-            now: end of the round, seconds of the engine's clock.
-        """
+    def update(self, output: SchedulerOutput, result: StepResult, now: float) -> list[Request]:
+        """Commit the oldest round in flight, ended at `now` (seconds); returns the requests that ended with it."""
+        token_ids, execution_time, self._memory = result
         self.num_inflight_rounds -= 1
         finished: list[Request] = []
         decodes = output.decodes
-        if self._aborted_in_flight:
+        if self._num_aborted_in_flight:
             decodes, token_ids = self._drop_aborted(output, token_ids, finished, now)
         ended: list[Request] = []
         for request, token_id in zip(decodes, token_ids, strict=False):
@@ -400,7 +411,7 @@ class BaseScheduler:
 
     def _release_aborted(self, request: Request, finished: list[Request], now: float) -> None:
         if request.num_inflight_steps == 0:
-            self._aborted_in_flight.discard(request)
+            self._num_aborted_in_flight -= 1
             self._finish(request, RequestStatus.FINISHED_ABORTED, now)
             finished.append(request)
 

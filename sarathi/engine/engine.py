@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from sarathi.clock import Clock, host_time
-from sarathi.core.plan import SchedulerOutput
+from sarathi.core.plan import SchedulerOutput, StepResult
 from sarathi.core.scheduler import BaseScheduler
-from sarathi.executor.base import Executor, StepResult
+from sarathi.executor.base import Executor
 from sarathi.request import Request
 
 
@@ -64,16 +64,16 @@ class Engine:
         None if nothing can run now, or if the pipeline has room and `until` (the next arrival, seconds of the
         engine's clock) comes before the oldest round ends.
         """
-        started = host_time()
         inflight = self._inflight
         max_inflight_steps = self.executor.max_inflight_steps
         while len(inflight) < max_inflight_steps:
+            started = host_time()
             output = self.scheduler.schedule(self.clock.now())
+            self._schedule_time += host_time() - started
             if output is None:
                 break
             self.executor.submit(output)
             inflight.append(output)
-        self._schedule_time += host_time() - started
         if not inflight:
             return None
         result = self.executor.wait(until if len(inflight) < max_inflight_steps else None)
@@ -82,7 +82,7 @@ class Engine:
         output = inflight.popleft()
         now = self.clock.now()
         started = host_time()
-        finished = self.scheduler.update(output, result.token_ids, result.execution_time, now)
+        finished = self.scheduler.update(output, result, now)
         schedule_time, self._schedule_time = self._schedule_time + host_time() - started, 0.0
         self.recorder.on_step(output, result, finished, now, schedule_time)
         return output
@@ -118,7 +118,7 @@ def replay(
             if on_round is not None:
                 on_round(output)
         elif arrival is not None:
-            clock.sleep_until(arrival)
+            clock.sleep_until(arrival if time_limit is None else min(arrival, time_limit))
         elif engine.has_unfinished_requests():
             raise RuntimeError(f"no round can be made for {engine.scheduler.num_waiting} waiting requests")
         else:

@@ -2,30 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from sarathi.core.plan import SchedulerOutput
-
-
-class MemoryStats(NamedTuple):
-    """Device memory as the worker saw it after its last round, MB (10^6 bytes)."""
-
-    gpu_mem_used_mb: float = 0.0
-    gpu_mem_free_mb: float = 0.0
-    cuda_allocated_mb: float = 0.0
-    cuda_reserved_mb: float = 0.0
-
-
-class StepResult(NamedTuple):
-    """The outcome of one round.
-
-    `token_ids` has one entry for each decode, then one for each prefill chunk, in the order of the
-    SchedulerOutput; the entry of a chunk that does not complete its request is ignored.
-    """
-
-    token_ids: list[int]
-    execution_time: float  # seconds, one stage's round as the worker measured it
-    memory: MemoryStats
+from sarathi.core.plan import SchedulerOutput, StepResult
 
 
 class Executor(Protocol):

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from sarathi.clock import VirtualClock
-from sarathi.core.plan import SchedulerOutput
-from sarathi.executor.base import MemoryStats, StepResult
+from sarathi.core.plan import MemoryStats, SchedulerOutput, StepResult
 
 
 class LatencyModel(Protocol):

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sarathi.core.plan import SchedulerOutput
-from sarathi.executor.base import StepResult
+from sarathi.core.plan import SchedulerOutput, StepResult
 from sarathi.metrics.percentiles import InterTokenGaps
 from sarathi.metrics.records import (
     FIRST_METRIC,
@@ -118,7 +117,7 @@ class Recorder:
                 output.num_running,
                 output.num_used_blocks,
                 len(output.preempted_ids),
-                1 if num_waiting and not num_prefills and num_decodes >= token_budget else 0,
+                1 if num_decodes >= token_budget and not num_prefills and (num_waiting or output.num_partial) else 0,
                 "" if predicted_time is None else predicted_time,
                 output.num_candidates,
                 self._count_reasons(output.reasons) if output.reasons else "",

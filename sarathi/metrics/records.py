@@ -36,7 +36,7 @@ ROUND_COLUMNS: tuple[str, ...] = (
     "num_running",
     "num_used_blocks",
     "num_preempted",
-    "starved",  # 1: decodes took the whole budget while requests were waiting
+    "starved",  # 1: decodes took the whole budget while prompts were waiting or partly computed
     "predicted_time",
     "num_candidates",
     "gate_reasons",  # reason:count;reason:count
@@ -51,7 +51,7 @@ REQUEST_METRICS: tuple[str, ...] = (
     "request_preemption_time",  # between preemptions and the chunks that followed them
     "request_execution_plus_preemption_time",
     "request_waiting_time",  # E2E minus execution
-    "prefill_e2e_time",  # TTFT: arrival to end of the round that finished the prompt
+    "prefill_e2e_time",  # TTFT: from arrival until the last prompt token is computed
     "prefill_time_execution_plus_preemption",  # the same from the first chunk on
     "decode_time_execution_plus_preemption",  # TTFT to end
     "decode_time_execution_plus_preemption_normalized",  # TPOT: per output token after the first

@@ -10,8 +10,7 @@ import math
 import random
 from collections.abc import Sequence
 
-from sarathi.core.plan import SchedulerOutput
-from sarathi.executor.base import MemoryStats
+from sarathi.core.plan import MemoryStats, SchedulerOutput
 from sarathi.simulation.devices import Device, EngineProfile
 from sarathi.simulation.models import ModelShape
 
