@@ -31,8 +31,9 @@ checkpoints: $(STAMP) ## Print published round times beside those of the simulat
 test: $(STAMP) ## Run the tests, without the slow ones
 	@$(BIN)/python -m pytest -q -m "not slow" -n $(WORKERS)
 
-test-slow: $(STAMP) ## Run the slow tests
+test-slow: $(STAMP) ## Run the slow tests, and the scheduler's properties on thousands of random cases
 	@$(BIN)/python -m pytest -q -m slow
+	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q tests/test_scheduler_properties.py
 
 lint: $(STAMP) ## Check style, formatting and types
 	@$(BIN)/ruff check .

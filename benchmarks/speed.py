@@ -1,6 +1,6 @@
 """`make bench-speed`: what simulating costs this host, and what the scheduler alone costs.
 
-Simulation: requests with the lengths of a trace (ShareGPT lengths where no trace is given or found), Poisson
+Simulation: requests with the lengths of a trace (of ShareGPT's first turns where none is given or found), Poisson
 6.45/s, SARATHI with chunk 512 and 128 seqs, Llama-3-8B on a simulated A100, metrics on, files written. Every size
 runs in a fresh process, so that memory and the time to the first result are a user's.
 """
@@ -8,6 +8,7 @@ runs in a fresh process, so that memory and the time to the first result are a u
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import statistics
@@ -26,23 +27,13 @@ REPEATS = 3  # sizes take turns, since the host's speed drifts
 QPS = 6.45
 
 
-def _flags(trace: Path | None, num_requests: int, output_dir: str) -> list[str]:
-    if trace is not None:
-        workload = [
-            "--request_generator_config_type=SYNTHETIC",
-            f"--synthetic_request_generator_config_num_requests={num_requests}",
-            "--length_generator_config_type=TRACE",
-            f"--trace_request_length_generator_config_trace_file={trace}",
-            "--trace_request_length_generator_config_max_tokens=8192",
-        ]
-    else:
-        workload = [
-            "--request_generator_config_type=SHAREGPT",
-            f"--sharegpt_request_generator_config_num_requests={num_requests}",
-            "--sharegpt_request_generator_config_max_prompt_tokens=8000",
-        ]
+def _flags(trace: Path, num_requests: int, output_dir: str) -> list[str]:
     return [
-        *workload,
+        "--request_generator_config_type=SYNTHETIC",
+        f"--synthetic_request_generator_config_num_requests={num_requests}",
+        "--length_generator_config_type=TRACE",
+        f"--trace_request_length_generator_config_trace_file={trace}",
+        "--trace_request_length_generator_config_max_tokens=8192",
         "--interval_generator_config_type=POISSON",
         f"--poisson_request_interval_generator_config_qps={QPS}",
         "--model_config_model=meta-llama/Meta-Llama-3-8B",
@@ -52,6 +43,18 @@ def _flags(trace: Path | None, num_requests: int, output_dir: str) -> list[str]:
         "--sarathi_scheduler_config_max_num_seqs=128",
         f"--output_dir={output_dir}",
     ]
+
+
+def _write_sharegpt_lengths(path: Path) -> None:
+    """The lengths of all first turns of ShareGPT as a trace."""
+    from sarathi.benchmark.build import build_workload
+    from sarathi.config import parse_args
+
+    workload = build_workload(parse_args(["--sharegpt_request_generator_config_num_requests=null"]))
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("num_prefill_tokens", "num_decode_tokens"))
+        writer.writerows((spec.num_prompt_tokens, spec.num_output_tokens) for spec in workload.requests)
 
 
 def _simulate(flags: list[str]) -> None:
@@ -69,7 +72,7 @@ def _simulate(flags: list[str]) -> None:
     print(json.dumps({"num_rounds": summary["num_rounds"], "replay_cpu": cpu, "decodes": decodes}), flush=True)
 
 
-def _run_child(trace: Path | None, num_requests: int) -> dict[str, Any]:
+def _run_child(trace: Path, num_requests: int) -> dict[str, Any]:
     """One run in a process of its own: CPU seconds, peak memory (MB), wall time to the result (s)."""
     with tempfile.TemporaryDirectory() as output_dir:
         command = [sys.executable, "-m", "benchmarks.speed", "--simulate", *_flags(trace, num_requests, output_dir)]
@@ -91,10 +94,10 @@ def _run_child(trace: Path | None, num_requests: int) -> dict[str, Any]:
     }
 
 
-def simulation_speed(trace: Path | None) -> None:
+def simulation_speed(trace: Path) -> None:
     print(
         "Simulation: Llama-3-8B on a simulated A100, SARATHI chunk 512, 128 seqs, Poisson "
-        f"{QPS}/s, {'lengths of ' + trace.name if trace else 'ShareGPT lengths'}, seed 42, metrics on; medians"
+        f"{QPS}/s, lengths of {trace.name}, seed 42, metrics on; medians"
     )
     print(
         f"{'requests':>9} {'rounds':>8} {'decodes':>8} {'rounds per CPU-s':>17} {'with start-up':>14} "
@@ -124,8 +127,12 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trace", type=Path, help="CSV with num_prefill_tokens, num_decode_tokens")
-    trace = parser.parse_args().trace or (TRACE if TRACE.exists() else None)
-    simulation_speed(trace)
+    trace = parser.parse_args().trace or TRACE
+    with tempfile.TemporaryDirectory() as directory:
+        if not trace.exists():
+            trace = Path(directory) / "sharegpt_first_turns.csv"
+            _write_sharegpt_lengths(trace)
+        simulation_speed(trace)
     print()
     scheduler_cost.main()
 

@@ -14,6 +14,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 # Machines that run these tests differ in speed, so no example is judged by its time.
 settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", settings.get_profile("dev"), max_examples=5000)
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 

