@@ -5,7 +5,8 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python; do \
 WORKERS ?= 2
 STAMP := $(VENV)/.set-up
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-deps
+LINT_STAMP := $(VENV)/.set-up-lint
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint requirements.lock
 
 .DEFAULT_GOAL := help
 .PHONY: help bench bench-speed aging paper-level checkpoints test test-slow lint format clean
@@ -35,12 +36,12 @@ test-slow: $(STAMP) ## Run the slow tests, and the scheduler's properties on tho
 	@$(BIN)/python -m pytest -q -m slow
 	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q tests/test_scheduler_properties.py
 
-lint: $(STAMP) ## Check style, formatting and types
+lint: $(LINT_STAMP) ## Check style, formatting and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
-format: $(STAMP) ## Format the code and sort its imports
+format: $(LINT_STAMP) ## Format the code and sort its imports
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
@@ -54,6 +55,10 @@ $(STAMP): requirements.lock setup.py
 	@echo "Setting up $(VENV) (half a minute, once) ..."
 	@test -f $@ || $(PYTHON) -m venv --clear $(VENV)
 	@rm -f $@
-	@$(PIP) -r requirements.lock
-	@$(PIP) --no-build-isolation --editable .
+	@$(PIP) setuptools
+	@$(PIP) --no-build-isolation --editable '.[bench,test]'
+	@touch $@
+
+$(LINT_STAMP): $(STAMP)
+	@$(PIP) --no-build-isolation --editable '.[lint]'
 	@touch $@
