@@ -151,8 +151,9 @@ def assert_drained(scheduler: BaseScheduler) -> None:
 def assert_blocks_conserved(scheduler: BaseScheduler, requests: Sequence[Request]) -> None:
     """Each block is free or belongs to exactly one request, and running requests hold what they computed."""
     held = [block for request in requests for block in request.block_ids]
-    everything = sorted([*held, *scheduler.blocks._free])
-    assert everything == list(range(scheduler.blocks.num_blocks))
+    blocks = scheduler.blocks
+    assert sorted([*held, *blocks._free]) == list(range(blocks.num_blocks))
+    assert blocks.num_used == len(held) and blocks.num_free == blocks.num_blocks - len(held)
     for request in requests:
         if not request.status.is_finished:
             assert len(request.block_ids) * scheduler.blocks.block_size >= request.num_computed_tokens

@@ -8,11 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.category import StrCategoryFormatter
+from matplotlib.figure import Figure
 
+from sarathi.clock import VirtualClock
+from sarathi.engine.engine import Engine, replay
+from sarathi.executor.simulated import SimulatedExecutor
 from sarathi.metrics import plots
 from sarathi.metrics.chrome_trace import ChromeTrace
+from sarathi.metrics.recorder import Recorder
 from sarathi.metrics.sinks import NullSink
-from tests.simulate import make_request
+from tests.simulate import make_request, make_scheduler
 from tests.test_metrics_recorder import mixed_requests, run
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -92,3 +98,21 @@ def test_chrome_trace(tmp_path: Path, num_stages: int) -> None:
         assert phase["decode"] == ends[outer["id"], "prefill"] == pytest.approx(1e6 * request.prefill_end_time, abs=1)
         assert ends[outer["id"], "decode"] == ends[outer["id"], outer["name"]]
         assert ends[outer["id"], "decode"] == pytest.approx(1e6 * request.finish_time, abs=1e-2)
+
+
+def test_equal_rounds_and_one_request_are_drawn_with_numbers_on_the_axes(tmp_path: Path) -> None:
+    """A histogram without spread, and nothing to take a median of."""
+
+    class ConstantLatency:
+        def stage_times(self, output):
+            return (0.02,)
+
+    recorder = Recorder([NullSink()], {})
+    clock = VirtualClock()
+    engine = Engine(make_scheduler(), SimulatedExecutor(ConstantLatency(), clock), clock, recorder)
+    replay(engine, [make_request("a", 8, 5)])
+    recorder.close(clock.now())
+    assert len(plots.plot_run(recorder.data(), tmp_path)) == 5
+    figure = Figure()
+    plots._ttft_by_prompt_length(figure, recorder.data())
+    assert not isinstance(figure.axes[0].yaxis.get_major_formatter(), StrCategoryFormatter)

@@ -7,6 +7,7 @@ import pytest
 
 from sarathi.core.admission import GateVerdict, OpenGate
 from sarathi.core.chunking import ChunkDecision, DynamicSchedule, StaticBudget
+from sarathi.core.order import ShortestPrefillFirst
 from sarathi.core.plan import MemoryStats, StepResult
 from sarathi.core.scheduler import BaseScheduler
 from sarathi.core.variants import SCHEDULERS
@@ -245,17 +246,20 @@ def test_a_verdict_that_ends_the_scan_is_counted_once():
     assert decision(output) == ((), (("0", 4),)) and output.reasons == {"cap": 1}
 
 
-def test_a_refused_waiting_prompt_ends_the_scan():
-    scheduler = gated(CapGate(), chunk_size=12)
-    scheduler.add(make_request("a", 12, 9), 0.0)
+def test_of_waiting_prompts_one_is_refused_a_round_and_partial_ones_behind_it_still_run():
+    class NobodyNew(OpenGate):
+        def review(self, request, num_tokens, plan):
+            is_new = request.status is RequestStatus.WAITING and request.request_id != "long"
+            return GateVerdict(0, "new") if is_new else GateVerdict(num_tokens)
+
+    scheduler = gated(NobodyNew())
+    scheduler.order = ShortestPrefillFirst()
+    scheduler.add(make_request("long", 60, 1), 0.0)
     next_round(scheduler)
-    for i in range(5):
-        scheduler.add(make_request(f"d{i}", 1, 9), 0.0)
-        next_round(scheduler)
-    for name in ("x", "y"):  # 6 decodes leave 6 tokens
-        scheduler.add(make_request(name, 20, 1), 1.0)
+    for name in ("x", "y"):
+        scheduler.add(make_request(name, 8, 1), 1.0)
     output = next_round(scheduler, 1.0)
-    assert not output.prefills and output.reasons == {"min_chunk": 1}
+    assert decision(output) == ((), (("long", 16),)) and output.reasons == {"new": 1}
 
 
 def test_a_refused_partial_prompt_is_paused_with_its_kv_and_the_next_is_looked_at():

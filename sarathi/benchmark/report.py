@@ -68,13 +68,16 @@ def summary_table(summary: Mapping[str, Any]) -> str:
         f"{summary[f'num_{word}']:,} {word}" for word in ("finished", "ignored", "aborted", "unfinished")
     )
     lines = [
-        f"{summary['scheduler']} on {summary['device']}{' (simulated)' if summary['simulated'] else ''}: "
+        f"{summary['scheduler']}, {summary['model']} on {summary['device']}"
+        f"{' (simulated)' if summary['simulated'] else ''}: "
         f"{summary['num_requests']:,} requests: {counts}",
         f"{summary['num_rounds']:,} rounds in {_number(summary['makespan'])} s; {_number(summary['requests_per_s'])} "
         f"requests/s, {_number(summary['output_tokens_per_s'], 1)} output tokens/s; "
         f"{summary['num_preemptions']:,} preemptions; Jain index of slowdown "
         f"{_number(summary['fairness']['jain_index_slowdown'], 3)}",
     ]
+    if summary["first_ignored"]:
+        lines.append(f"ignored, the first of {summary['num_ignored']:,}: {summary['first_ignored']}")
     statistics = ("mean", "p50", "p90", "p95", "p99", "max")
     lines.append(f"{'':<28}" + "".join(f"{name:>10}" for name in statistics))
     for label, metric, factor in (
@@ -84,7 +87,7 @@ def summary_table(summary: Mapping[str, Any]) -> str:
         ("inter-token latency, ms", "decode_token_execution_plus_preemption_time", 1e3),
         ("waiting, s", "request_waiting_time", 1.0),
         ("execution, s", "request_execution_time", 1.0),
-        ("round, ms", "batch_execution_time", 1e3),
+        ("round of one stage, ms", "batch_execution_time", 1e3),
     ):
         lines.append(f"{label:<28}" + "".join(f"{_cell(summary, metric, name, factor):>10}" for name in statistics))
     return "\n".join(lines)
@@ -99,6 +102,7 @@ def comparison_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
             name,
             *(_cell(summary, metric, statistic, factor) for _, metric, statistic, factor in COLUMNS),
             _number(summary["output_tokens_per_s"], 0),
+            _number(summary["fairness"]["max_slowdown"], 1),
             _number(summary["fairness"]["jain_index_slowdown"], 3),
             f"{summary['num_preemptions']:,}",
             f"{summary['num_finished']:,}",
@@ -106,7 +110,8 @@ def comparison_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
         ]
         for name, summary in summaries.items()
     ]
-    headers = ["scheduler", *(column[0] for column in COLUMNS), "tok/s", "Jain", "preempt.", "finished", "ignored"]
+    headers = ["scheduler", *(column[0] for column in COLUMNS), "tok/s", "slowdown max", "slowdown Jain"]
+    headers += ["preempt.", "finished", "ignored"]
     wrapped = [header.replace(" ", "\n") for header in headers]
     align = ("left", *("right",) * (len(headers) - 1))
     return tabulate(rows, headers=wrapped, tablefmt="simple", colalign=align, disable_numparse=True)

@@ -15,7 +15,7 @@ from sarathi.engine.engine import Engine, replay
 from sarathi.metrics.chrome_trace import ChromeTrace
 from sarathi.metrics.recorder import Recorder
 from sarathi.metrics.records import RunData
-from sarathi.metrics.sinks import CsvSink, Sink
+from sarathi.metrics.sinks import CsvSink, Sink, write_text
 
 PROGRESS_EVERY = 256  # rounds
 
@@ -86,7 +86,7 @@ def _make_run_directory(config: BenchmarkConfig) -> Path:
     directory = Path(config.output_dir) / calendar_stamp()
     try:
         directory.mkdir(parents=True)
-        (directory / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+        write_text(directory / "config.yaml", to_yaml(config))
     except OSError as error:
         raise ValueError(f"--output_dir: cannot write to {directory} ({error.strerror})") from None
     return directory
@@ -103,4 +103,4 @@ def _write_json_trace(workload: Workload, path: Path) -> None:
         }
         for spec in workload.requests
     ]
-    path.write_text(json.dumps(rows), encoding="utf-8")
+    write_text(path, json.dumps(rows))

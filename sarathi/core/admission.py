@@ -17,8 +17,9 @@ class GateVerdict(NamedTuple):
 class PrefillGate(Protocol):
     """Accepts, shrinks, grows or refuses a chunk. Pure: no clock, no log, no I/O.
 
-    A refused request keeps its blocks and its place; a waiting one ends the scan, so that at most one is
-    refused a round.
+    A refused request keeps its blocks and its place. After a waiting one only partial prompts are looked at, so
+    that at most one waiting request is refused a round. A gate must not refuse a request that has the engine to
+    itself for ever: nothing would ever run.
     """
 
     def review(self, request: Request, num_tokens: int, plan: BatchPlan) -> GateVerdict: ...

@@ -276,9 +276,12 @@ class BaseScheduler:
                 plan.count(verdict.reason)
             plan.num_candidates += decision.num_candidates
             if not num_tokens:
-                if is_waiting or verdict.ends_scan:
+                if verdict.ends_scan:
                     break
-                unfinished.append(self.partial.pop())
+                if is_waiting:
+                    admitting = False
+                else:
+                    unfinished.append(self.partial.pop())
                 continue
             plan.predicted_time = (
                 decision.predicted_time

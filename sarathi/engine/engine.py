@@ -120,6 +120,9 @@ def replay(
         elif arrival is not None:
             clock.sleep_until(arrival if time_limit is None else min(arrival, time_limit))
         elif engine.has_unfinished_requests():
-            raise RuntimeError(f"no round can be made for {engine.scheduler.num_waiting} waiting requests")
+            raise RuntimeError(
+                f"{type(engine.scheduler).__name__} makes no round though {engine.scheduler.num_waiting} requests "
+                "wait and nothing runs: its gate or chunk sizer refuses the first of them"
+            )
         else:
             return

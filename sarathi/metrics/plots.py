@@ -21,6 +21,7 @@ DPI = 110
 MAX_POINTS = 4000  # a scatter or line with more is thinned, and says so
 LATENCIES = (("request_e2e_time", "end-to-end time (s)"), ("prefill_e2e_time", "time to first token (s)"))
 NUM_BINS = 160  # of time, where a column is averaged
+MIN_IN_MEDIAN = 8  # fewer requests than that have no median drawn
 
 BLUE, ORANGE, GREEN, RED, GREY = "#3b6fb6", "#e8833a", "#3a9a6e", "#c8443f", "#6b7280"
 COLORS = (BLUE, ORANGE, GREEN, RED, "#8465b5", "#8c6248", "#d774b0", "#4bb3c3", "#a3a531", "#333333")
@@ -121,8 +122,10 @@ def _ttft_by_prompt_length(figure: Figure, data: RunData) -> str:
         edges = 2.0 ** np.arange(np.floor(np.log2(max(1, lengths.min()))), np.log2(lengths.max()) + 1.001)
         bucket = np.digitize(lengths, edges)
         points = [(b, ttft[bucket == b]) for b in np.unique(bucket)]
-        points = [(edges[b - 1] * 2**0.5, np.median(values)) for b, values in points if len(values) >= 3]
-        ax.plot(*zip(*points, strict=True), "-o", color=RED, markersize=5, linewidth=1.8, label="median per doubling")
+        points = [(edges[b - 1] * 2**0.5, np.median(values)) for b, values in points if len(values) >= MIN_IN_MEDIAN]
+        if points:
+            x, medians = zip(*points, strict=True)
+            ax.plot(x, medians, "-o", color=RED, markersize=5, linewidth=1.8, label="median per doubling")
         _legend_above(ax)
     ax.set_ylim(bottom=0)
     ax.set(xlabel="prompt length (tokens)", ylabel="time to first token (s)")
@@ -139,8 +142,9 @@ def _round_time(figure: Figure, data: RunData) -> str:
         centres, medians = _binned(end_times, milliseconds, np.median, NUM_BINS // 2)
         ax.plot(centres, medians, color=RED, linewidth=1.6, label="median over time")
         _legend_above(ax)
-        side.hist(milliseconds, bins=60, orientation="horizontal", color=BLUE, alpha=0.8)
-        ax.set_ylim(0, float(np.percentile(milliseconds, 99.9)) * 1.1)
+        top = float(np.percentile(milliseconds, 99.9)) * 1.1
+        side.hist(milliseconds, bins=60, range=(0, top), orientation="horizontal", color=BLUE, alpha=0.8)
+        ax.set_ylim(0, top)
     ax.set(xlabel="time (s)", ylabel="round time (ms)")
     side.set(xlabel="rounds")
     above = int((milliseconds > ax.get_ylim()[1]).sum())
@@ -177,7 +181,8 @@ def _tokens_per_round(figure: Figure, data: RunData) -> str:
         ax.margins(x=0.01)
         _legend_above(ax)
         ax.set_ylim(0, 1.05 * float((mean_decode + mean_prefill).max()))
-        side.hist(data.rounds["batch_num_tokens"], bins=50, orientation="horizontal", color=GREY, alpha=0.85)
+        tokens = data.rounds["batch_num_tokens"]
+        side.hist(tokens, bins=50, range=(0, float(tokens.max()) + 1), orientation="horizontal", color=GREY, alpha=0.85)
         side.set_xscale("log")
         caption += f", mean over each of {NUM_BINS} time slices; right: rounds by their tokens, log scale"
     ax.set(xlabel="time (s)", ylabel="tokens per round")

@@ -63,6 +63,7 @@ class Recorder:
         self._num_starved_rounds = 0
         self._gate_reasons: dict[str, int] = {}
         self._first_arrival: float | None = None
+        self._first_ignored: str | None = None
         self._unfinished_waiting_time: float | None = None
         self._unfinished_scheduling_delay: float | None = None
 
@@ -133,6 +134,8 @@ class Recorder:
 
     def on_ignored(self, request: Request) -> None:
         """A request was refused on arrival."""
+        if self._first_ignored is None:
+            self._first_ignored = f"request {request.request_id}: {request.ignored_reason}"
         self._record(request)
 
     def on_aborted(self, request: Request) -> None:
@@ -170,6 +173,7 @@ class Recorder:
             num_starved_rounds=self._num_starved_rounds,
             gate_reasons=self._gate_reasons,
             first_arrival_time=self._first_arrival,
+            first_ignored=self._first_ignored,
             unfinished_waiting_time=self._unfinished_waiting_time,
             unfinished_scheduling_delay=self._unfinished_scheduling_delay,
         )

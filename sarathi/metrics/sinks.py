@@ -83,7 +83,12 @@ class CsvSink:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write `value` in one piece: readers see the old file or the new one. NaN and infinity raise ValueError."""
+    """Write `value` in one piece. NaN and infinity raise ValueError."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file in one piece: readers see the old one or the new one."""
     part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    part.write_text(text, encoding="utf-8")
     os.replace(part, path)

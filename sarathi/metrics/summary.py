@@ -39,6 +39,7 @@ def summarize(data: RunData) -> dict[str, Any]:
         **data.metadata,
         "num_requests": sum(counts.values()),
         **{f"num_{status}": counts.get(status, 0) for status in ("finished", "ignored", "aborted", "unfinished")},
+        "first_ignored": data.first_ignored,
         "makespan": makespan,
         "requests_per_s": rate(counts.get("finished", 0)),
         "output_tokens_per_s": rate(output_tokens),
