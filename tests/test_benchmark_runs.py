@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +14,10 @@ import pytest
 
 from sarathi.benchmark import main as benchmark_main
 from sarathi.benchmark import shootout
-from sarathi.benchmark.build import build_workload, resolve_system
+from sarathi.benchmark.build import build_workload
+from sarathi.benchmark.entry_point import BROKEN_PIPE, INTERRUPTED
 from sarathi.benchmark.runner import run_benchmark
+from sarathi.benchmark.system import build_system
 from sarathi.config import SCHEDULER_CONFIGS, parse_args
 
 SMALL = (
@@ -23,6 +27,13 @@ SMALL = (
     "--fixed_request_length_generator_config_decode_tokens=20",
     "--poisson_request_interval_generator_config_qps=8",
 )
+
+
+@pytest.fixture(autouse=True)
+def own_log_level(caplog):
+    """Commands set the root logger's level; it is as before for other tests."""
+    with caplog.at_level(logging.INFO):
+        yield
 
 
 def run_main(tmp_path: Path, *flags: str) -> Path:
@@ -59,6 +70,7 @@ def test_a_run_leaves_its_files(tmp_path, capsys):
     assert len(list((directory / "plots").glob("*.png"))) == 5
     out = capsys.readouterr().out
     assert "SIMULATED DEVICE" in out and str(directory) in out
+    assert "system: 884 KV blocks" in out and "workload: every request has 300 prompt" in out
 
 
 def test_config_yaml_gives_the_same_run_again(tmp_path):
@@ -91,59 +103,165 @@ def test_the_main_job_imports_no_heavy_package(tmp_path):
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-BAD = {
-    ("--scheduler_config_type=NONE",): "scheduler_config_type",
-    ("--sarathi_scheduler_config_chunk_size=0",): "sarathi_scheduler_config_chunk_size",
-    ("--interval_generator_config_type=POISSON", "--poisson_request_interval_generator_config_qps=-1"): "qps",
-    ("--cache_config_num_gpu_blocks=10",): "cache_config_num_gpu_blocks",
-    ("--model_config_max_model_len=99999",): "model_config_max_model_len",
-    ("--model_config_max_model_len=30000",): "model_config_max_model_len",
-    ("--model_config_model=nobody/nothing",): "nobody/nothing",
-    ("--model_config_model=meta-llama/Llama-2-70b-hf",): "Llama-2-70b",
-    ("--parallel_config_tensor_parallel_size=5",): "tensor_parallel_size",
-    ("--parallel_config_pipeline_parallel_size=5",): "pipeline_parallel_size",
-    ("--length_generator_config_type=TRACE",): "trace_file",
-    (
-        "--length_generator_config_type=TRACE",
-        "--trace_request_length_generator_config_trace_file=/no/such.csv",
-    ): "/no/such.csv",
-    ("--request_generator_config_type=TRACE", "--trace_request_generator_config_trace_file=/no/such.csv"): "such.csv",
-    ("--request_generator_config_type=SHAREGPT", "--sharegpt_request_generator_config_file=/no.json"): "/no.json",
-    ("--simulated_executor_config_rounds_file=/no/rounds.csv",): "rounds.csv",
-    ("--scheduler_config_type=no_such_module.Scheduler",): "no_such_module",
-    ("--scheduler_config_type=json.JSONDecoder",): "json.JSONDecoder",
-    (
-        "--scheduler_config_type=examples.two_lanes.TwoLanesScheduler",
-        '--custom_scheduler_config_params={"nonsense": 1}',
-    ): "nonsense",
-    ("--config=/no/such.yaml",): "/no/such.yaml",
-    ("--executor_config_type=LOCAL",): "executor_config_type",
-    ("--num_replicas=2",): "num_replicas",
+FILES = {
+    "bad.csv": "arrived_at,num_decode_tokens\n0,1\n",
+    "no_turns.json": "[]",
+    "turns.json": '[{"conversations": [{"from": "human", "value": "a b c"}, {"from": "gpt", "value": "d"}]}]',
+    "few_rounds.csv": (
+        "batch_num_prefill_tokens,batch_num_decode_tokens,sum_decode_context_len,prefill_processed_tokens,"
+        "batch_execution_time\n8,0,0,0,0.02\n"
+    ),
+    "config.json": '{"num_attention_heads": 0}',
+    "refusing.py": (
+        "from sarathi.core.scheduler import BaseScheduler\n"
+        "class Refusing(BaseScheduler):\n"
+        "    def make_order(self):\n"
+        "        raise ValueError('weight: -1 is not allowed')\n"
+    ),
 }
+SHAREGPT = "--request_generator_config_type=SHAREGPT --sharegpt_request_generator_config_"
+REPLAY = "--request_generator_config_type=TRACE --trace_request_generator_config_"
+LENGTHS = "--length_generator_config_type=TRACE --trace_request_length_generator_config_"
+OWN = "--scheduler_config_type=examples.two_lanes.TwoLanesScheduler --custom_scheduler_config_params="
+# Flags behind those of SMALL, in a folder with FILES; the flag that is at fault, and how what is said of it goes on.
+BAD = [
+    ("--scheduler_config_type=NONE", "scheduler_config_type", "'NONE' is not known"),
+    ("--sarathi_scheduler_config_chunk_size=0", "sarathi_scheduler_config_chunk_size", "0 is not allowed"),
+    (
+        "--poisson_request_interval_generator_config_qps=-1",
+        "poisson_request_interval_generator_config_qps",
+        "-1.0 is not allowed",
+    ),
+    ("--cache_config_num_gpu_blocks=10", "cache_config_num_gpu_blocks", "10 is too small; the workload's longest"),
+    ("--model_config_max_model_len=99999", "model_config_max_model_len", "99999 is not allowed; at most 40960"),
+    ("--model_config_max_model_len=30000", "model_config_max_model_len", "30000 does not fit"),
+    ("--model_config_model=nobody/nothing", "model_config_model", "'nobody/nothing' is neither a known name"),
+    ("--model_config_model=.", "model_config_model", "config.json lacks hidden_size"),
+    (
+        "--model_config_model=meta-llama/Llama-2-70b-hf",
+        "model_config_model",
+        "model meta-llama/Llama-2-70b-hf does not fit on rtx_4090",
+    ),
+    ("--parallel_config_tensor_parallel_size=5", "parallel_config_tensor_parallel_size", "5 does not divide"),
+    ("--parallel_config_pipeline_parallel_size=5", "parallel_config_pipeline_parallel_size", "5 does not divide"),
+    (f"{LENGTHS}max_tokens=9", "trace_request_length_generator_config_trace_file", "a CSV file with columns num_pr"),
+    (f"{LENGTHS}trace_file=no.csv", "trace_request_length_generator_config_trace_file", "'no.csv' is not a file"),
+    (
+        f"{LENGTHS}trace_file=bad.csv",
+        "trace_request_length_generator_config_trace_file",
+        "bad.csv, line 1: column num_prefill_tokens is missing",
+    ),
+    (f"{REPLAY}max_tokens=9", "trace_request_generator_config_trace_file", "a CSV file with columns arrived_at"),
+    (f"{REPLAY}trace_file=no.csv", "trace_request_generator_config_trace_file", "'no.csv' is not a file"),
+    (
+        f"{REPLAY}trace_file=bad.csv",
+        "trace_request_generator_config_trace_file",
+        "bad.csv, line 1: column num_prefill_tokens is missing",
+    ),
+    (
+        "--synthetic_request_generator_config_duration=1e-9",
+        "synthetic_request_generator_config_duration",
+        "1e-09 is not allowed; the first request arrives",
+    ),
+    (f"{SHAREGPT}file=no.json", "sharegpt_request_generator_config_file", "'no.json' is not a file"),
+    (f"{SHAREGPT}file=no_turns.json", "sharegpt_request_generator_config_file", "no_turns.json holds no answered"),
+    (f"{SHAREGPT}tokenizer=gpt2", "sharegpt_request_generator_config_tokenizer", "'gpt2' is not allowed; 'qwen' or"),
+    (
+        f"{SHAREGPT}file=turns.json --sharegpt_request_generator_config_max_prompt_tokens=1",
+        "sharegpt_request_generator_config_max_prompt_tokens",
+        "1 drops all 1 prompts; the shortest has 3",
+    ),
+    ("--simulated_executor_config_rounds_file=no.csv", "simulated_executor_config_rounds_file", "'no.csv' is not a"),
+    (
+        "--simulated_executor_config_rounds_file=few_rounds.csv",
+        "simulated_executor_config_rounds_file",
+        "few_rounds.csv: 1 measured rounds are too few",
+    ),
+    ("--scheduler_config_type=no_such_module.Scheduler", "scheduler_config_type", "no_such_module.Scheduler cannot be"),
+    ("--scheduler_config_type=json.JSONDecoder", "scheduler_config_type", "json.JSONDecoder is no subclass of"),
+    (
+        OWN + '{"nonsense":1}',
+        "custom_scheduler_config_params",
+        "examples.two_lanes.TwoLanesScheduler answers TwoLanes.",
+    ),
+    (
+        "--scheduler_config_type=refusing.Refusing",
+        "custom_scheduler_config_params",
+        "refusing.Refusing answers weight:",
+    ),
+    ("--model_config_model=" + "x" * 5000, "model_config_model", "'xxx"),
+    (f"{SHAREGPT}tokenizer=~nobody/x", "sharegpt_request_generator_config_tokenizer", "'~nobody/x' is not allowed"),
+    (f"{SHAREGPT}tokenizer={'x' * 5000}", "sharegpt_request_generator_config_tokenizer", "'xxx"),
+    ("--config=no.yaml", "config", "cannot read 'no.yaml'"),
+    ("--executor_config_type=LOCAL", "executor_config_type", "'LOCAL' is not available yet"),
+    ("--num_replicas=2", "num_replicas", "2 is not supported yet"),
+]
 
 
-@pytest.mark.parametrize("flags", BAD, ids=lambda flags: flags[-1])
-def test_bad_input_is_one_line_exit_2_and_nothing_written(flags, tmp_path, capsys):
+@pytest.fixture
+def in_folder_with_files(tmp_path, monkeypatch) -> None:
+    for name, content in FILES.items():
+        (tmp_path / name).write_text(content)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("flags", "at_fault", "said"), BAD, ids=[flags.split("_config_")[-1][:60] for flags, _, _ in BAD]
+)
+@pytest.mark.usefixtures("in_folder_with_files")
+def test_bad_input_is_one_line_exit_2_and_nothing_written(flags, at_fault, said, tmp_path, capsys):
     try:
-        code = benchmark_main.main([*SMALL, *flags, f"--output_dir={tmp_path / 'out'}"])
+        code = benchmark_main.main([*SMALL, *flags.split(), f"--output_dir={tmp_path / 'out'}"])
     except SystemExit as error:
         code = error.code
     lines = capsys.readouterr().err.strip().splitlines()
     assert code == 2
-    assert lines[-1].startswith("error: ") and BAD[flags] in lines[-1]
-    assert not any("Traceback" in line for line in lines)
+    assert lines[-1].startswith(f"error: --{at_fault}: {said}")
+    assert all("has no effect" in line or "no effect with" in line for line in lines[:-1])  # no bar, no traceback
     assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_does_not_fit_is_told_what_would_help(capsys):
+    flags = ["--model_config_model=meta-llama/Llama-2-7b-hf", "--model_config_dtype=float32"]
+    assert benchmark_main.main([*SMALL, *flags]) == 2
+    err = capsys.readouterr().err
+    for flag in ("parallel_config_tensor_parallel_size", "worker_config_gpu_memory_utilization", "model_config_dtype"):
+        assert f"--{flag}" in err
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--model_config_model=nobody/nothing",
+        "--parallel_config_tensor_parallel_size=5",
+        "--model_config_max_model_len=99999",
+        "--scheduler_config_type=json.JSONDecoder",
+        "--simulated_executor_config_rounds_file=few_rounds.csv",
+        "--output_dir=turns.json",
+    ],
+)
+@pytest.mark.parametrize("command", [benchmark_main, shootout])
+@pytest.mark.usefixtures("in_folder_with_files")
+def test_what_needs_no_workload_is_checked_before_one_is_read(command, flag, monkeypatch):
+    def refuse(*args):
+        raise AssertionError("too late")
+
+    monkeypatch.setattr(command, "build_workload", refuse)
+    assert command.main([flag]) == 2
+    with pytest.raises(AssertionError):
+        command.main([])
 
 
 def test_an_output_dir_that_cannot_be_written_is_named(tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    assert benchmark_main.main([*SMALL, f"--output_dir={tmp_path / 'file'}"]) == 2
-    assert "--output_dir" in capsys.readouterr().err
+    for output_dir in (tmp_path / "file", tmp_path / "file" / "below", "x" * 5000):
+        assert benchmark_main.main([*SMALL, f"--output_dir={output_dir}"]) == 2
+        assert capsys.readouterr().err.startswith("error: --output_dir: cannot write to")
 
 
 def test_the_context_follows_the_pool_where_it_is_not_set():
-    config = parse_args([*SMALL, "--cache_config_num_gpu_blocks=50"])
-    system = resolve_system(config, build_workload(config).requests)
+    system = build_system(parse_args([*SMALL, "--cache_config_num_gpu_blocks=50"]))
     assert system.num_gpu_blocks == 50 and system.max_model_len == 800
 
 
@@ -170,6 +288,18 @@ def test_pipeline_and_tensor_parallel_runs_finish():
 def test_a_time_limit_counts_the_unfinished():
     summary = summary_of(*SMALL, "--time_limit=1.0")
     assert summary["num_unfinished"] > 0 and summary["num_finished"] + summary["num_unfinished"] < 30
+
+
+def test_a_replayed_trace_takes_all_its_settings(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,600,200\n2,10,4\n9,1,1\n")
+    flags = """--request_generator_config_type=TRACE --trace_request_generator_config_num_requests=2
+        --trace_request_generator_config_max_tokens=100 --trace_request_generator_config_time_scale_factor=0.5
+        --trace_request_generator_config_prefill_scale_factor=0.5 --trace_request_generator_config_decode_scale_factor=2
+    """
+    workload = build_workload(parse_args([*flags.split(), f"--trace_request_generator_config_trace_file={path}"]))
+    assert [spec[1:4] for spec in workload.requests] == [(0.0, 42, 57), (1.0, 5, 8)]
+    assert any("max_tokens 100 shortened 1 of 2 rows" in note for note in workload.notes)
 
 
 def test_measured_rounds_replace_the_formula(tmp_path):
@@ -225,14 +355,93 @@ def test_aging_leaves_tpot_alone():
         assert tpot["aging"][statistic] == pytest.approx(tpot["sarathi"][statistic], rel=0.02)
 
 
+CRASHING = """
+from sarathi.core.scheduler import BaseScheduler
+class Crashing(BaseScheduler):
+    def schedule(self, now):
+        if now > 0.5:
+            raise {error}
+        return super().schedule(now)
+"""
+COMMANDS = pytest.mark.parametrize("command", [benchmark_main, shootout], ids=["main", "shootout"])
+
+
+@pytest.fixture
+def crashing(tmp_path, monkeypatch):
+    """Makes flags of a run in which the policy raises what is named."""
+
+    def flags(error: str) -> list[str]:
+        name = f"crashing_{error.lower()}"
+        (tmp_path / f"{name}.py").write_text(CRASHING.format(error=error))
+        return [*SMALL, f"--scheduler_config_type={name}.Crashing", f"--output_dir={tmp_path / 'out'}"]
+
+    monkeypatch.syspath_prepend(tmp_path)
+    return flags
+
+
+@COMMANDS
+def test_an_interrupted_run_names_its_folder(command, crashing, tmp_path, capsys):
+    assert command.main(crashing("KeyboardInterrupt")) == INTERRUPTED
+    (directory,) = (tmp_path / "out").iterdir()
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"interrupted; {directory} is incomplete")
+    assert {path.name for path in directory.iterdir()} >= {"rounds.csv.part", "requests.csv.part"}
+
+
+@COMMANDS
+@pytest.mark.parametrize("error", [ZeroDivisionError, ValueError])
+def test_a_policy_that_crashes_leaves_its_traceback_and_names_the_folder(command, error, crashing, tmp_path):
+    """Not one line: the user needs the traceback, and even a ValueError is no setting's fault."""
+    with pytest.raises(error) as crash:
+        command.main(crashing(error.__name__))
+    (directory,) = (tmp_path / "out").iterdir()
+    assert [note.startswith(f"{directory} is incomplete") for note in crash.value.__notes__] == [True]
+
+
+@pytest.mark.parametrize(("flags", "status"), [(SMALL, BROKEN_PIPE), (("--help",), 0)], ids=["run", "help"])
+@pytest.mark.parametrize("module", ["main", "shootout"])
+def test_a_reader_that_goes_away_ends_the_run_quietly(module, flags, status, tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-m", f"sarathi.benchmark.{module}", *flags, f"--output_dir={tmp_path}"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, env=buffered)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (status, "")
+
+
+TWELVE = "--sharegpt_request_generator_config_num_requests=12"
+
+
 def test_shootout_runs_every_scheduler(tmp_path, capsys):
-    flags = [
-        "--sharegpt_request_generator_config_num_requests=12",
-        f"--output_dir={tmp_path}",
-        "--no-metrics_config_plots",
-    ]
-    assert shootout.main(flags) == 0
+    assert shootout.main([TWELVE, f"--output_dir={tmp_path}", "--no-metrics_config_plots"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in SCHEDULER_CONFIGS)
-    assert (tmp_path / "comparison.png").exists()
-    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == len(SCHEDULER_CONFIGS)
+    assert all(path.is_dir() for path in tmp_path.iterdir())  # no comparison.png
+    assert len(list(tmp_path.iterdir())) == len(SCHEDULER_CONFIGS)
+
+
+def test_shootout_takes_settings_from_a_file_and_draws_its_plots(tmp_path, capsys):
+    path = tmp_path / "c.yaml"
+    path.write_text("sharegpt_request_generator_config_num_requests: 12\nscheduler_config: {type: AGING}\nseed: 3")
+    assert shootout.main([f"--config={path}", f"--output_dir={tmp_path / 'out'}", "--seed=4"]) == 0
+    (directory,) = (path for path in (tmp_path / "out").iterdir() if path.is_dir())
+    summary = json.loads((directory / "summary.json").read_text())
+    assert (summary["scheduler"], summary["num_requests"], summary["seed"]) == ("AGING", 12, 4)
+    assert (directory / "plots").is_dir() and (tmp_path / "out" / "comparison.png").exists()
+    assert str(directory) in capsys.readouterr().out
+
+
+def test_shootout_writes_nothing_where_metrics_are_not_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    flags = ["--no-metrics_config_write_metrics", "--scheduler_config_type=SPF", "--log_level=error"]
+    assert shootout.main([TWELVE, *flags]) == 0
+    assert list(tmp_path.iterdir()) == []
+    assert logging.getLogger().level == logging.ERROR
+
+
+def test_shootout_has_defaults_of_its_own(capsys):
+    with pytest.raises(SystemExit):
+        shootout.main(["--help"])
+    text = capsys.readouterr().out
+    assert text.startswith("usage: python -m sarathi.benchmark.shootout")
+    assert "Requests to take; null takes all (requests; default 200)" in text

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,7 +51,10 @@ def test_system_config_of_a_benchmark_keeps_every_component() -> None:
         (c.SarathiSchedulerConfig, {"chunk_size": 1.0}, "chunk_size: 1.0 is not allowed"),
         (c.VllmSchedulerConfig, {"max_num_seqs": -1}, "max_num_seqs: -1 is not allowed; an integer of at least 1"),
         (c.AgingSchedulerConfig, {"beta": 0}, "beta: 0.0 is not allowed; a number below 0"),
-        (c.AgingSchedulerConfig, {"alpha": "often"}, "alpha: 'often' is not allowed; a number of at least 0 or auto"),
+        (c.AgingSchedulerConfig, {"alpha": "often"}, "alpha: 'often' is not allowed; a number above 0 or auto"),
+        (c.AgingSchedulerConfig, {"alpha": 0}, "alpha: 0.0 is not allowed; a number above 0 or auto"),
+        (c.SimulatedExecutorConfig, {"jitter": 1.5}, "jitter: 1.5 is not allowed; a number of at least 0 and at most"),
+        (c.BenchmarkConfig, {"seed": 2**53 + 1}, "seed: 9007199254740993 is not allowed; at most 2**53 in size"),
         (c.AgingSchedulerConfig, {"alpha": float("nan")}, "alpha: nan is not allowed"),
         (c.SimulatedExecutorConfig, {"device": "rtx_3090"}, "device: 'rtx_3090' is not allowed; one of rtx_4090, "),
         (c.PoissonRequestIntervalGeneratorConfig, {"qps": float("inf")}, "qps: inf is not allowed; a number above 0"),
@@ -61,7 +66,8 @@ def test_system_config_of_a_benchmark_keeps_every_component() -> None:
             {"model_config": {"model": "x"}},
             "model_config: {'model': 'x'} is not allowed; a ModelConfig",
         ),
-        (c.TraceRequestGeneratorConfig, {}, "trace_file: None is not allowed; a CSV file"),
+        (c.TraceRequestGeneratorConfig, {}, "trace_file: a CSV file with columns arrived_at (seconds), num_prefill"),
+        (c.TraceRequestLengthGeneratorConfig, {}, "trace_file: a CSV file with columns num_prefill_tokens, num_decode"),
         (c.BenchmarkConfig, {"num_replicas": 2}, "num_replicas: 2 is not supported yet; only 1 works so far"),
         (c.CustomSchedulerConfig, {"class_path": "MyScheduler"}, "class_path: 'MyScheduler' is not allowed"),
     ],
@@ -75,7 +81,7 @@ def test_refused_at_construction(config_type: type, settings: dict, message: str
 
 def test_dynamic_schedule_needs_its_settings() -> None:
     settings: dict = {"low_chunk_size": 128, "high_chunk_size": 512, "chunk_schedule_max_tokens": 4096}
-    with pytest.raises(ValueError, match="chunk_schedule_stages: None is not allowed"):
+    with pytest.raises(ValueError, match=r"chunk_schedule_stages: an integer of at least 1, .* is needed"):
         c.SarathiSchedulerConfig(enable_dynamic_chunking_schedule=True, **settings)
     c.SarathiSchedulerConfig(enable_dynamic_chunking_schedule=True, chunk_schedule_stages=4, **settings)
     with pytest.raises(ValueError, match="low_chunk_size: 513 is not allowed; at most high_chunk_size, which is 512"):
@@ -99,6 +105,50 @@ def test_seeds_left_to_the_run() -> None:
     assert isinstance(resolved.executor_config, c.SimulatedExecutorConfig)
     assert resolved.executor_config.jitter_seed == 7
     assert resolved.model_config.seed == 0
+
+
+def test_ranges_are_those_that_the_parts_allow() -> None:
+    """The limits of a range pass both the setting and the part it goes to."""
+    from sarathi.core.order import Aging
+    from sarathi.simulation.latency import Jitter
+
+    for sigma in (0, 1):
+        Jitter(c.SimulatedExecutorConfig(jitter=sigma).jitter, seed=0)
+    for alpha in (0, -1.0):
+        for refuse in (lambda alpha: c.AgingSchedulerConfig(alpha=alpha), lambda alpha: Aging(alpha, -1.0)):
+            with pytest.raises(ValueError, match="alpha"):
+                refuse(alpha)
+
+
+SOURCE = Path(c.__file__).parents[1]
+
+
+def settings_of(config_type: type[c.Config]) -> set[tuple[str, bool]]:
+    """(name, whether it is said to have an effect) of each setting of a tree that is available."""
+    names: set[tuple[str, bool]] = set()
+    for f in dataclasses.fields(config_type):
+        if "component" in f.metadata:
+            names |= settings_of(f.metadata["component"])
+        elif "choice" in f.metadata:
+            declared = f.metadata["choice"]
+            for name, chosen in declared.types.items():
+                names |= settings_of(chosen) if name not in declared.not_available else set()
+        else:
+            declared = f.metadata["setting"]
+            names.add((f.name, not (declared.no_effect or declared.fixed_for_now)))
+    return names
+
+
+def test_a_setting_that_nothing_reads_says_that_it_has_no_effect() -> None:
+    files = [path for path in SOURCE.rglob("*.py") if SOURCE / "config" not in path.parents]
+    files += (SOURCE.parent / "examples").glob("*.py")  # params is for classes outside the package
+    read = set(re.findall(r"\.(\w+)\b", "\n".join(path.read_text(encoding="utf-8") for path in files)))
+    settings = settings_of(c.BenchmarkConfig) | settings_of(c.SystemConfig)
+    assert {name for name, has_effect in settings if has_effect and name not in read} == set()
+    assert {name for name, has_effect in settings if not has_effect} >= {
+        "load_format", "trust_remote_code", "revision", "download_dir", "attention_backend", "resource_mapping",
+        "keep_individual_batch_metrics", "wandb_project",
+    }  # fmt: skip
 
 
 def test_names_of_devices_and_engine_profiles_are_those_that_are_simulated() -> None:

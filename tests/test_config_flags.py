@@ -211,7 +211,8 @@ P = "--request_generator_config_type SYNTHETIC --poisson_request_interval_genera
         (f"{S}chunk_sise 5", f"{S}chunk_sise: unknown flag; did you mean {S}chunk_size?"),
         (f"{S}chunk_size 5 6", "'6' belongs to no flag"),
         (f"{S}low_chunk_size 9 {S}high_chunk_size 8", f"{S}low_chunk_size: 9 is not allowed; at most high_chunk_size"),
-        (f"{S}enable_dynamic_chunking_schedule", f"{S}low_chunk_size: None is not allowed; an integer of at least 1"),
+        (f"{S}enable_dynamic_chunking_schedule", f"{S}low_chunk_size: an integer of at least 1, for enable_dynamic_"),
+        ("--aging_scheduler_config_alpha 0", "--aging_scheduler_config_alpha: 0.0 is not allowed; a number above 0"),
         (f"{P}qps -1", "--poisson_request_interval_generator_config_qps: -1.0 is not allowed; a number above 0"),
         (f"{P}qps nan", "--poisson_request_interval_generator_config_qps: nan is not allowed; a number above 0"),
         (f"{P}qps inf", "--poisson_request_interval_generator_config_qps: inf is not allowed; a number above 0"),
@@ -226,7 +227,7 @@ P = "--request_generator_config_type SYNTHETIC --poisson_request_interval_genera
             "--simulated_executor_config_engine_profile fat",
             "--simulated_executor_config_engine_profile: 'fat' is not allowed; one of lean, sarathi_2024",
         ),
-        ("--scheduler_config_type LPRS", "--scheduler_config_type: 'LPRS' is not known; one of SARATHI, AGING, SPF, "),
+        ("--scheduler_config_type FIFO", "--scheduler_config_type: 'FIFO' is not known; one of SARATHI, AGING, SPF, "),
         ("--scheduler_config_type my-module.X", "--custom_scheduler_config_class_path: 'my-module.X' is not allowed"),
         ("--executor_config_type RAY", "--executor_config_type: 'RAY' is not available yet; one of AUTO, SIMULATED"),
         ("--interval_generator_config_type GAMMA", "--interval_generator_config_type: 'GAMMA' is not available yet; "),
@@ -241,11 +242,15 @@ P = "--request_generator_config_type SYNTHETIC --poisson_request_interval_genera
         ),
         (
             "--request_generator_config_type TRACE --trace_request_generator_config_date 2023-08-21",
-            "--trace_request_generator_config_date: '2023-08-21' is not supported yet; only None works so far",
+            "--trace_request_generator_config_date: '2023-08-21' is not supported yet; only null works so far",
         ),
         (
             "--request_generator_config_type TRACE",
-            "--trace_request_generator_config_trace_file: None is not allowed; a CSV file",
+            "--trace_request_generator_config_trace_file: a CSV file with columns arrived_at (seconds), num_prefill_",
+        ),
+        (
+            "--request_generator_config_type SYNTHETIC --length_generator_config_type TRACE",
+            "--trace_request_length_generator_config_trace_file: a CSV file with columns num_prefill_tokens, num_dec",
         ),
         ("--write_json_trace maybe", "--write_json_trace: 'maybe' is not allowed; true or false"),
         ("--replica_resource_mapping [1", "--replica_resource_mapping: '[1' is not allowed; a list (JSON) or null"),
@@ -261,15 +266,17 @@ def test_bad_values_are_one_line_that_names_the_flag(
 
 def test_settings_without_effect_are_said(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        config = c.parse_args(
-            """--orca_scheduler_config_max_num_seqs 5 --length_generator_config_type FIXED
-            --poisson_request_interval_generator_config_qps 3 --metrics_config_wandb_project mine""".split()  # noqa: SIM905
-        )
+        flags = """--orca_scheduler_config_max_num_seqs 5 --length_generator_config_type FIXED
+            --poisson_request_interval_generator_config_qps 3 --metrics_config_wandb_project mine
+            --metrics_config_keep_individual_batch_metrics --model_config_seed 3 --model_config_load_format auto"""
+        config = c.parse_args(flags.split())
     assert [record.getMessage() for record in caplog.records] == [
         "no effect with --scheduler_config_type SARATHI: --orca_scheduler_config_max_num_seqs",
         "no effect with --request_generator_config_type SHAREGPT: --length_generator_config_type",
         "no effect with --interval_generator_config_type STATIC: --poisson_request_interval_generator_config_qps",
-        "--metrics_config_wandb_project is not available yet and has no effect",
+        "--model_config_seed has no effect: the simulated device loads no model",
+        "--metrics_config_wandb_project has no effect: not available yet",
+        "--metrics_config_keep_individual_batch_metrics has no effect: rounds.csv always holds every round",
     ]
     assert config.metrics_config.wandb_project == "mine"
 
@@ -284,3 +291,71 @@ def test_help_lists_every_setting_once_with_default_and_unit(capsys: pytest.Capt
     assert {f"--{flag}" for flag in UPSTREAM_FLAGS} <= set(lines)
     assert "\nsarathi_scheduler_config:\n  with --scheduler_config_type SARATHI\n" in text
     assert "Token budget of a round, decodes included (tokens; default 512)" in text
+    assert "  --metrics_config_wandb_project STR\n" in text and "(default null; no effect: not available yet)" in text
+
+
+def parse_each(argv: list[str], **kwargs: object) -> list[c.BenchmarkConfig]:
+    names = ["SARATHI", "AGING"]
+    settings = {"prog": "the program", "about": "What it does.", "defaults": {"cache_config_block_size": 8}, **kwargs}
+    return c.parse_args_for_each(argv, "scheduler_config_type", names, **settings)  # pyright: ignore[reportArgumentType]
+
+
+def test_defaults_of_a_program_lie_under_the_file_and_the_flags(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("cache_config: {block_size: 32}")
+    assert [config.cache_config.block_size for config in parse_each([])] == [8, 8]
+    assert parse_each(["--config", str(path)])[0].cache_config.block_size == 32
+    flag = ["--cache_config_block_size", "64"]
+    assert parse_each(["--config", str(path), *flag])[0].cache_config.block_size == 64
+    assert parse_each(flag)[0].cache_config.block_size == 64
+
+
+def test_a_default_type_says_whose_settings_a_file_names(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("request_generator_config: {num_requests: 3}")
+    configs = parse_each(["--config", str(path)], defaults={"request_generator_config_type": "SYNTHETIC"})
+    assert configs[0].request_generator_config == c.SyntheticRequestGeneratorConfig(num_requests=3)
+
+
+def test_each_name_of_a_choice_or_the_one_that_is_given(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("scheduler_config: {type: aging, chunk_size: 64}")
+    assert [type(config.scheduler_config) for config in parse_each(["--aging_scheduler_config_chunk_size", "9"])] == [
+        c.SarathiSchedulerConfig,
+        c.AgingSchedulerConfig,
+    ]
+    assert [config.scheduler_config for config in parse_each(["--scheduler_config_type", "spf"])] == [
+        c.SpfSchedulerConfig()
+    ]
+    assert [config.scheduler_config for config in parse_each(["--config", str(path)])] == [
+        c.AgingSchedulerConfig(chunk_size=64)
+    ]
+
+
+def test_flags_of_several_schedulers_are_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
+    flags = """--sarathi_scheduler_config_chunk_size 64 --aging_scheduler_config_chunk_size 64
+        --orca_scheduler_config_max_num_seqs 3 --length_generator_config_type FIXED --enable_profiling"""
+    with caplog.at_level(logging.WARNING):
+        parse_each(flags.split(), defaults={"vllm_scheduler_config_max_num_seqs": 3})
+    assert [record.getMessage() for record in caplog.records] == [
+        "no effect with --scheduler_config_type SARATHI, AGING: --orca_scheduler_config_max_num_seqs",
+        "no effect with --request_generator_config_type SHAREGPT: --length_generator_config_type",
+        "--enable_profiling has no effect: not available yet",
+    ]
+
+
+def test_help_of_a_program_shows_its_name_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse_each(["--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert text.startswith("usage: the program [--config") and "\nWhat it does.\n" in text
+    assert "Tokens in a KV block (tokens; default 8)" in text
+    assert "my_module.MyScheduler (default each in turn)" in text
+
+
+def test_a_fault_in_any_of_several_configs_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse_each(["--aging_scheduler_config_beta", "0"])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith("error: --aging_scheduler_config_beta: 0.0 is not allowed")

@@ -22,6 +22,7 @@ def parse(tmp_path: Path, text: str, *argv: str) -> c.BenchmarkConfig:
     return c.parse_args(["--config", str(path), *argv])
 
 
+MAX_INTEGER = 2**53
 AGING_256 = c.BenchmarkConfig(scheduler_config=c.AgingSchedulerConfig(chunk_size=256))
 
 
@@ -81,7 +82,7 @@ def test_empty_file_is_all_defaults(tmp_path: Path) -> None:
             "scheduler_config: {chunk_sizes: 1}",
             "--config: scheduler_config.chunk_sizes is not known; did you mean chun",
         ),
-        ("scheduler_config: {type: LPRS}", "--scheduler_config_type: 'LPRS' is not known; one of SARATHI, AGING"),
+        ("scheduler_config: {type: FIFO}", "--scheduler_config_type: 'FIFO' is not known; one of SARATHI, AGING"),
         ("scheduler_config: AGING", "--config: scheduler_config is 'AGING'; a mapping of its settings is needed"),
         ("sarathi_scheduler_config_chunksize: 1", "--config: sarathi_scheduler_config_chunksize is not known; did you"),
         ("modle_config: {}", "--config: modle_config is not known; did you mean model_config?"),
@@ -118,7 +119,7 @@ def values_of(config_type: type[c.Config], f: dataclasses.Field) -> st.SearchStr
     low = declared.at_least if declared.at_least is not None else declared.above
     high = declared.at_most if declared.at_most is not None else declared.below
     kinds: dict[Any, st.SearchStrategy[Any]] = {
-        int: st.integers(None if low is None else int(low), None if high is None else int(high)),
+        int: st.integers(-MAX_INTEGER if low is None else int(low), MAX_INTEGER if high is None else int(high)),
         float: st.floats(
             low,
             high,
@@ -149,7 +150,7 @@ def configs(config_type: type[c.Config]) -> st.SearchStrategy[Any]:
             params=st.dictionaries(st.text("xyz", min_size=1), st.floats(allow_nan=False) | st.booleans() | st.none()),
         )
     if config_type in (c.TraceRequestLengthGeneratorConfig, c.TraceRequestGeneratorConfig):
-        return st.builds(config_type, trace_file=st.just(__file__), seed=st.none() | st.integers(0))
+        return st.builds(config_type, trace_file=st.just(__file__), seed=st.none() | st.integers(0, MAX_INTEGER))
     arguments: dict[str, st.SearchStrategy[Any]] = {}
     for f in dataclasses.fields(config_type):
         if "component" in f.metadata:
@@ -162,8 +163,10 @@ def configs(config_type: type[c.Config]) -> st.SearchStrategy[Any]:
             arguments[f.name] = values_of(config_type, f)
     if config_type is c.SarathiSchedulerConfig:
         arguments["low_chunk_size"] = st.integers(1, 100)
-        arguments["high_chunk_size"] = st.integers(100)
-        arguments["chunk_schedule_max_tokens"] = arguments["chunk_schedule_stages"] = st.integers(1)
+        arguments["high_chunk_size"] = st.integers(100, MAX_INTEGER)
+        arguments["chunk_schedule_max_tokens"] = arguments["chunk_schedule_stages"] = st.integers(1, MAX_INTEGER)
+    if issubclass(config_type, c.ApcSchedulerConfig):
+        arguments["l_min"], arguments["chunk_size"] = st.integers(1, 100), st.integers(100, MAX_INTEGER)
     return st.builds(config_type, **arguments)
 
 

@@ -192,11 +192,11 @@ def test_starved_rounds_gate_reasons_predictions_and_memory(tmp_path: Path) -> N
     rows = rows_of(tmp_path / "rounds.csv")
     assert {row["inter_batch_delay"] for row in rows} == {"0.000000000"}  # in flight together: no gap, none below 0
     assert [row["starved"] for row in rows] == ["1", "0", "0", "0", "1", "1"]
-    assert [row["gate_reasons"] for row in rows] == ["", "", "", "cap:2;warm_start:1", "cap:1", ""]
+    assert [row["reasons"] for row in rows] == ["", "", "", "cap:2;warm_start:1", "cap:1", ""]
     assert [row["predicted_time"] for row in rows] == ["", "", "", "", "0.25", ""]
     assert [rows[0][name] for name in ROUND_COLUMNS[15:19]] == ["1.500", "2.500", "3.500", "4.500"]
     assert summary["num_starved_rounds"] == 3
-    assert summary["gate_reasons"] == {"cap": 3, "warm_start": 1}
+    assert summary["reasons"] == {"cap": 3, "warm_start": 1}
     assert summary["schedule_time"]["mean"] == pytest.approx(0.001)
 
 

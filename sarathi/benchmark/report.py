@@ -1,10 +1,8 @@
-"""What a run says on the terminal: the notice of a simulated device, a progress bar, tables."""
+"""What a run says on the terminal: the notice of a simulated device, and tables."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from sarathi.config import BenchmarkConfig, SimulatedExecutorConfig
@@ -34,23 +32,6 @@ def device_notice(config: BenchmarkConfig) -> str:
         f"(engine profile {simulated.engine_profile}{jitter}); no GPU runs, {source}, virtual time"
     )
     return f"{'=' * len(line)}\n{line}\n{'=' * len(line)}"
-
-
-@contextmanager
-def progress_bar(num_requests: int, label: str = "requests") -> Iterator[Callable[[int], None]]:
-    """A bar on stderr; what it yields takes the number of requests that have ended."""
-    try:
-        from tqdm import tqdm
-    except ImportError:  # the bar is a comfort of the [bench] extra
-        yield lambda num_ended: None
-        return
-    interval = 0.1 if sys.stderr.isatty() else 5.0
-    with tqdm(total=num_requests, desc=label, unit="req", mininterval=interval, file=sys.stderr) as bar:
-
-        def update(num_ended: int) -> None:
-            bar.update(num_ended - bar.n)
-
-        yield update
 
 
 def _cell(summary: Mapping[str, Any], metric: str, statistic: str, factor: float) -> str:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sarathi.benchmark.build import SimulatedSystem, build_engine_parts, requests_of, resolve_system, scheduler_name
+from sarathi.benchmark.build import requests_of
+from sarathi.benchmark.system import System, build_system, check_fit, scheduler_name
 from sarathi.benchmark.workloads.spec import Workload
 from sarathi.clock import calendar_stamp
-from sarathi.config import BenchmarkConfig, to_yaml
+from sarathi.config import BenchmarkConfig, SimulatedExecutorConfig, to_yaml
 from sarathi.engine.engine import Engine, replay
+from sarathi.errors import FlagError
 from sarathi.metrics.chrome_trace import ChromeTrace
 from sarathi.metrics.recorder import Recorder
 from sarathi.metrics.records import RunData
@@ -26,9 +29,10 @@ class RunResult(NamedTuple):
     data: RunData
 
 
-def run_metadata(config: BenchmarkConfig, system: SimulatedSystem, workload: Workload) -> dict[str, object]:
+def run_metadata(config: BenchmarkConfig, system: System, workload: Workload) -> dict[str, object]:
     """What heads the summary: what ran, on what, on which requests."""
-    simulated = system.executor_config
+    simulated = config.executor_config
+    assert isinstance(simulated, SimulatedExecutorConfig)
     return {
         "scheduler": scheduler_name(config),
         "model": system.model.name,
@@ -46,27 +50,41 @@ def run_metadata(config: BenchmarkConfig, system: SimulatedSystem, workload: Wor
 
 
 def run_benchmark(
-    config: BenchmarkConfig, workload: Workload, on_progress: Callable[[int], None] = lambda num_ended: None
+    config: BenchmarkConfig,
+    workload: Workload,
+    on_progress: Callable[[int], None] = lambda num_ended: None,
+    system: System | None = None,
 ) -> RunResult:
     """Replay `workload` under `config`.
 
-    Every part is built before anything is written, so a setting that makes no sense (ValueError, one line) leaves
-    nothing behind. `on_progress` gets the number of requests that have ended, now and then and at the end.
+    Every part is built before anything is written, so a setting that makes no sense (FlagError, one line) leaves
+    nothing behind. `on_progress` gets the number of requests that have ended, now and then and at the end. `system`
+    is what `build_system(config)` made, where that was done before; it serves one run.
     """
-    system = resolve_system(config, workload.requests)
+    system = system or build_system(config)
+    check_fit(config, system, workload.requests)
     metadata = run_metadata(config, system, workload)
-    parts = build_engine_parts(config, system)
-    directory = None
-    sinks: list[Sink] = []
-    if config.metrics_config.write_metrics:
-        directory = _make_run_directory(config)
+    if not config.metrics_config.write_metrics:
+        return _run(config, workload, system, Recorder([], metadata), on_progress, None)
+    directory = _make_run_directory(config)
+    with _told_if_incomplete(directory):
         if config.write_json_trace:
             _write_json_trace(workload, directory / "requests.json")
-        sinks.append(CsvSink(directory))
+        sinks: list[Sink] = [CsvSink(directory)]
         if config.metrics_config.enable_chrome_trace:
             sinks.append(ChromeTrace(directory / "chrome_trace.json"))
-    recorder = Recorder(sinks, metadata)
-    engine = Engine(*parts, recorder)
+        return _run(config, workload, system, Recorder(sinks, metadata), on_progress, directory)
+
+
+def _run(
+    config: BenchmarkConfig,
+    workload: Workload,
+    system: System,
+    recorder: Recorder,
+    on_progress: Callable[[int], None],
+    directory: Path | None,
+) -> RunResult:
+    engine = Engine(system.scheduler, system.executor, system.clock, recorder)
     rounds = 0
 
     def on_round(_output: object) -> None:
@@ -81,6 +99,16 @@ def run_benchmark(
     return RunResult(directory, summary, recorder.data())
 
 
+@contextmanager
+def _told_if_incomplete(directory: Path) -> Iterator[None]:
+    """Whatever ends the run early says in its last line which folder it leaves incomplete."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"{directory} is incomplete; its files that end in .part break off")
+        raise
+
+
 def _make_run_directory(config: BenchmarkConfig) -> Path:
     """`<output_dir>/<timestamp>/` with the config.yaml that gives the same run again."""
     directory = Path(config.output_dir) / calendar_stamp()
@@ -88,7 +116,7 @@ def _make_run_directory(config: BenchmarkConfig) -> Path:
         directory.mkdir(parents=True)
         write_text(directory / "config.yaml", to_yaml(config))
     except OSError as error:
-        raise ValueError(f"--output_dir: cannot write to {directory} ({error.strerror})") from None
+        raise FlagError("output_dir", f"cannot write to {directory} ({error.strerror})") from None
     return directory
 
 

@@ -1,74 +1,81 @@
 """`python -m sarathi.benchmark.shootout`: the same workload under every scheduler, one table.
 
-Takes the flags of sarathi.benchmark.main; where --scheduler_config_type is given, that one alone is run. Each
-scheduler has its own settings, so flags for several of them may be given at once.
+Takes the settings of sarathi.benchmark.main, with some other defaults. Each scheduler has its own settings, so flags
+for several of them may be given at once.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sarathi.benchmark.build import build_workload
-from sarathi.benchmark.report import comparison_table, device_notice, progress_bar
+from sarathi.benchmark.entry_point import exit_status
+from sarathi.benchmark.progress import progress_bar
+from sarathi.benchmark.report import comparison_table, device_notice
 from sarathi.benchmark.runner import RunResult, run_benchmark
-from sarathi.config import SCHEDULER_CONFIGS, parse_args
+from sarathi.benchmark.system import build_system, scheduler_name
+from sarathi.config import SCHEDULER_CONFIGS, BenchmarkConfig, parse_args_for_each
 
-# 200 real prompts with the lengths of their real answers, twice as fast as the card can serve them, so that the
-# order of the queue matters. Longer answers than 1,024 tokens are cut.
-DEFAULTS = (
-    "--request_generator_config_type=SHAREGPT",
-    "--sharegpt_request_generator_config_num_requests=200",
-    "--sharegpt_request_generator_config_max_prompt_tokens=3072",
-    "--sharegpt_request_generator_config_max_output_tokens=1024",
-    "--static_request_interval_generator_config_interval=0.1",
-    "--model_config_max_model_len=4096",
-)
+PROGRAM = "python -m sarathi.benchmark.shootout"
+ABOUT = "Replays one workload under every scheduler; where a --scheduler_config_type is given, under that one alone."
+# 200 real prompts with the lengths of their real answers; one every 0.1 s, the default, is twice as fast as the card
+# can serve them, so that the order of the queue matters. Longer answers than 1,024 tokens are cut.
+DEFAULTS = {
+    "sharegpt_request_generator_config_num_requests": 200,
+    "sharegpt_request_generator_config_max_prompt_tokens": 3072,
+    "sharegpt_request_generator_config_max_output_tokens": 1024,
+    "model_config_max_model_len": 4096,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 2 for a setting that makes no sense, with one line that names it."""
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    logging.getLogger().setLevel("WARNING")
-    given = list(sys.argv[1:] if argv is None else argv)
-    names = [] if any(flag.startswith("--scheduler_config_type") for flag in given) else list(SCHEDULER_CONFIGS)
-    configs = {name: parse_args([*DEFAULTS, *given, f"--scheduler_config_type={name}"]) for name in names}
-    if not configs:
-        configs = {"chosen": parse_args([*DEFAULTS, *given])}
-    first = next(iter(configs.values()))
+    return exit_status(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> None:
+    each = parse_args_for_each(
+        argv, "scheduler_config_type", list(SCHEDULER_CONFIGS), prog=PROGRAM, about=ABOUT, defaults=DEFAULTS
+    )
+    configs = {scheduler_name(config): config for config in each}
+    first = each[0]
+    logging.getLogger().setLevel(first.log_level.upper())
+    print(device_notice(first), flush=True)
+    systems = {name: build_system(config) for name, config in configs.items()}
+    workload = build_workload(first)
+    for note in next(iter(systems.values())).notes:
+        print(f"system: {note}")
+    for note in workload.notes:
+        print(f"workload: {note}")
+    num_requests = len(workload.requests)
     results: dict[str, RunResult] = {}
-    try:
-        print(device_notice(first), flush=True)
-        workload = build_workload(first)
-        for note in workload.notes:
-            print(f"workload: {note}")
-        num_requests = len(workload.requests)
-        with progress_bar(num_requests * len(configs)) as update:
-            for i, (name, config) in enumerate(configs.items()):
-                results[name] = run_benchmark(config, workload, lambda n, i=i: update(i * num_requests + n))
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(comparison_table({name: result.summary for name, result in results.items()}))
-    _draw(results, Path(first.output_dir), first.metrics_config.plots)
-    return 0
+    with progress_bar(num_requests * len(configs), "requests", "req") as on_progress:
+        for i, (name, config) in enumerate(configs.items()):
+            results[name] = run_benchmark(
+                config, workload, lambda num_ended, i=i: on_progress(i * num_requests + num_ended), systems.pop(name)
+            )
+    print(comparison_table({name: result.summary for name, result in results.items()}), flush=True)
+    _tell_files(results, first)
 
 
-def _draw(results: dict[str, RunResult], output_dir: Path, with_plots: bool) -> None:
-    """Each run's plots in its folder, and all runs over one another in `output_dir`."""
-    from sarathi.metrics.plots import plot_comparison, plot_run
+def _tell_files(results: Mapping[str, RunResult], config: BenchmarkConfig) -> None:
+    """Where each run's files are; with plots in its folder, and all runs over one another in that of all folders."""
+    directories = {name: result.directory for name, result in results.items() if result.directory is not None}
+    for name, directory in directories.items():
+        if config.metrics_config.plots:
+            from sarathi.metrics.plots import plot_run
 
-    for name, result in results.items():
-        if result.directory is None:
-            continue
-        if with_plots:
-            plot_run(result.data, result.directory / "plots")
-        print(f"{name + ':':<20} {result.directory}")
-    path = plot_comparison({name: result.data for name, result in results.items()}, output_dir / "comparison.png")
-    where = "in the folder 'plots' of each run; " if with_plots else ""
-    print(f"plots: {where}all schedulers over one another: {path}")
+            plot_run(results[name].data, directory / "plots")
+        print(f"{name + ':':<20} {directory}")
+    if directories and config.metrics_config.plots:
+        from sarathi.metrics.plots import plot_comparison
+
+        runs = {name: results[name].data for name in directories}
+        path = plot_comparison(runs, Path(config.output_dir) / "comparison.png")
+        print(f"plots: in the folder 'plots' of each run; all schedulers over one another: {path}")
 
 
 if __name__ == "__main__":

@@ -3,22 +3,24 @@
 Owns what may be set and which values are allowed; knows nothing of schedulers, devices or workloads themselves.
 """
 
-from sarathi.config.benchmark import BenchmarkConfig, resolve_seeds, unavailable
-from sarathi.config.flags import config_from_args, make_parser, parse_args
+from sarathi.config.benchmark import BenchmarkConfig, resolve_seeds, without_effect
+from sarathi.config.flags import config_from_args, make_parser, parse_args, parse_args_for_each
 from sarathi.config.schedulers import (
     SCHEDULER_CONFIGS,
     AgingSchedulerConfig,
+    ApcSchedulerConfig,
     BaseSchedulerConfig,
     ChunkedSchedulerConfig,
     CustomSchedulerConfig,
     FasterTransformerSchedulerConfig,
+    LprsSchedulerConfig,
     OrcaSchedulerConfig,
     SarathiSchedulerConfig,
     SimpleChunkingSchedulerConfig,
     SpfSchedulerConfig,
     VllmSchedulerConfig,
 )
-from sarathi.config.setting import Config, SettingError, choice, component, setting
+from sarathi.config.setting import Config, choice, chosen_type, component, flag_prefix, setting
 from sarathi.config.system import (
     DEVICE_NAMES,
     ENGINE_PROFILE_NAMES,
@@ -57,6 +59,7 @@ from sarathi.config.yaml_file import to_dict, to_yaml
 
 __all__ = [
     "AgingSchedulerConfig",
+    "ApcSchedulerConfig",
     "BaseSchedulerConfig",
     "BenchmarkConfig",
     "CacheConfig",
@@ -74,6 +77,7 @@ __all__ = [
     "INTERVAL_GENERATOR_CONFIGS",
     "LENGTH_GENERATOR_CONFIGS",
     "MetricsConfig",
+    "LprsSchedulerConfig",
     "ModelConfig",
     "OrcaSchedulerConfig",
     "ParallelConfig",
@@ -85,7 +89,6 @@ __all__ = [
     "RequestLengthGeneratorConfig",
     "SCHEDULER_CONFIGS",
     "SarathiSchedulerConfig",
-    "SettingError",
     "ShareGptRequestGeneratorConfig",
     "SimpleChunkingSchedulerConfig",
     "SimulatedExecutorConfig",
@@ -101,13 +104,16 @@ __all__ = [
     "WorkerConfig",
     "ZipfRequestLengthGeneratorConfig",
     "choice",
+    "chosen_type",
     "component",
     "config_from_args",
+    "flag_prefix",
     "make_parser",
     "parse_args",
+    "parse_args_for_each",
     "resolve_seeds",
     "setting",
     "to_dict",
     "to_yaml",
-    "unavailable",
+    "without_effect",
 ]

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from sarathi.config.setting import Choice, Config, choice, default_of, setting
+from sarathi.config.setting import NOT_YET, Config, choice, default_of, flag_prefix, setting
 from sarathi.config.system import EndpointConfig, ReplicaConfig, SystemConfig
 from sarathi.config.workloads import REQUEST_GENERATOR_CONFIGS, RequestGeneratorConfig
 
@@ -19,13 +19,13 @@ class BenchmarkConfig(EndpointConfig):
     output_dir: str = setting("benchmark_output", "Folder in which each run makes its own.")
     seed: int = setting(42, "Seed of the run.", at_least=0)
     write_json_trace: bool = setting(True, "Write the requests of the run as JSON.")
-    enable_profiling: bool = setting(False, "Profile the run.", no_effect_yet=True)
+    enable_profiling: bool = setting(False, "Profile the run.", no_effect=NOT_YET)
     time_limit: float | None = setting(
         None, "End the run at this time of the engine's clock; null lets it finish.", unit="seconds", above=0
     )
     num_replicas: int = setting(1, "Engines that share the load.", unit="replicas", at_least=1, fixed_for_now=True)
     replica_resource_mapping: list | None = setting(
-        None, "For each replica, pairs of node and device, JSON.", no_effect_yet=True
+        None, "For each replica, pairs of node and device, JSON.", no_effect=NOT_YET
     )
     request_generator_config: RequestGeneratorConfig = choice(
         REQUEST_GENERATOR_CONFIGS, "SHAREGPT", "request_generator_config", "Where requests come from."
@@ -37,18 +37,15 @@ class BenchmarkConfig(EndpointConfig):
         return SystemConfig(**shared, replica_config=replica_config or ReplicaConfig())
 
 
-def unavailable(config: Config, prefix: str = "") -> list[str]:
-    """One line for each setting that was changed from its default and does nothing yet, naming its flag."""
+def without_effect(config: Config, prefix: str = "") -> list[str]:
+    """One line for each setting that was changed from its default and does nothing, naming its flag and why."""
     notices: list[str] = []
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
-        if "component" in f.metadata:
-            notices += unavailable(value, f"{f.name}_")
-        elif "choice" in f.metadata:
-            declared: Choice = f.metadata["choice"]
-            notices += unavailable(value, f"{declared.prefix(declared.name_of(value))}_")
-        elif f.metadata["setting"].no_effect_yet and value != default_of(f):
-            notices.append(f"--{prefix}{f.name} is not available yet and has no effect")
+        if isinstance(value, Config):
+            notices += without_effect(value, f"{flag_prefix(config, f.name)}_")
+        elif (why := f.metadata["setting"].no_effect) and value != default_of(f):
+            notices.append(f"--{prefix}{f.name} has no effect: {why}")
     return notices
 
 

@@ -36,8 +36,7 @@ class SarathiSchedulerConfig(ChunkedSchedulerConfig):
     def check(self) -> None:
         if self.enable_dynamic_chunking_schedule:
             for name in ("low_chunk_size", "high_chunk_size", "chunk_schedule_max_tokens", "chunk_schedule_stages"):
-                if getattr(self, name) is None:
-                    self.reject(name, "an integer of at least 1 where enable_dynamic_chunking_schedule is set")
+                self.require(name, "an integer of at least 1, for enable_dynamic_chunking_schedule,")
         if self.low_chunk_size and self.high_chunk_size and self.low_chunk_size > self.high_chunk_size:
             self.reject("low_chunk_size", f"at most high_chunk_size, which is {self.high_chunk_size}")
 
@@ -48,9 +47,60 @@ class AgingSchedulerConfig(ChunkedSchedulerConfig):
         150.0,
         "Weight of waiting; auto takes 0.3 x the measured prefill tokens per second.",
         unit="priority per second",
-        at_least=0,
+        above=0,
     )
     beta: float = setting(-1.0, "Weight of the prompt tokens that remain.", unit="priority per token", below=0)
+
+
+@dataclass(frozen=True)
+class LprsSchedulerConfig(ChunkedSchedulerConfig):
+    """The budget is the hard limit beneath the target."""
+
+    chunk_size: int = setting(1024, "Most tokens of a round, decodes included.", unit="tokens", at_least=1)
+    target_ms: float = setting(100.0, "Round time to aim at.", unit="milliseconds", above=0)
+    delta: int = setting(32, "Chunk sizes that are tried are multiples of this.", unit="tokens", at_least=1)
+    lambda_under: float = setting(1.0, "Penalty of falling short of the target.", unit="per second", above=0)
+    lambda_over: float = setting(2.5, "Penalty of passing the target.", unit="per second", above=0)
+    predictor_file: str | None = setting(
+        None, "Latency predictor, .npz; null takes the one shipped for device and model.", is_input_file=True
+    )
+    bias_correction: float = setting(
+        0.0, "Weight of each measured round in the running correction of predictions; 0 is off.", at_least=0, at_most=1
+    )
+    drift_limit: float | None = setting(
+        None, "Mean relative error of predictions above which the static budget decides; null is off.", above=0
+    )
+
+
+@dataclass(frozen=True)
+class ApcSchedulerConfig(ChunkedSchedulerConfig):
+    c_max: int = setting(6, "Most active prefills.", unit="requests", at_least=1)
+    l_min: int = setting(16, "Least chunk of a prefill that does not end with it.", unit="tokens", at_least=1)
+    cap_scope: Literal["round", "unfinished"] = setting(
+        "round", "What is active: prefills of the round, or every other unfinished prompt."
+    )
+    on_defer: Literal["pause", "release"] = setting(
+        "pause", "What a refused partial prompt does with its KV blocks: keep them, or give them back and wait again."
+    )
+
+    def check(self) -> None:
+        if self.l_min > self.chunk_size:
+            self.reject("l_min", f"at most chunk_size, which is {self.chunk_size}")
+
+
+@dataclass(frozen=True)
+class LprsApcSchedulerConfig(LprsSchedulerConfig, ApcSchedulerConfig):
+    """LPRS and APC."""
+
+
+@dataclass(frozen=True)
+class AgingLprsSchedulerConfig(LprsSchedulerConfig, AgingSchedulerConfig):
+    """Aging and LPRS."""
+
+
+@dataclass(frozen=True)
+class AgingLprsApcSchedulerConfig(LprsApcSchedulerConfig, AgingSchedulerConfig):
+    """Aging, LPRS and APC."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +147,11 @@ SCHEDULER_CONFIGS: dict[str, type[BaseSchedulerConfig]] = {
     "SARATHI": SarathiSchedulerConfig,
     "AGING": AgingSchedulerConfig,
     "SPF": SpfSchedulerConfig,
+    "LPRS": LprsSchedulerConfig,
+    "APC": ApcSchedulerConfig,
+    "LPRS_APC": LprsApcSchedulerConfig,
+    "AGING_LPRS": AgingLprsSchedulerConfig,
+    "AGING_LPRS_APC": AgingLprsApcSchedulerConfig,
     "VLLM": VllmSchedulerConfig,
     "ORCA": OrcaSchedulerConfig,
     "FASTER_TRANSFORMER": FasterTransformerSchedulerConfig,

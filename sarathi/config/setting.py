@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
+from sarathi.errors import FieldError
+
 _KIND_NAMES = {
     int: "an integer",
     float: "a number",
@@ -22,17 +24,8 @@ _KIND_NAMES = {
     dict: "a mapping (JSON)",
 }
 _NO_VALUE_NAMES = ("null", "none")
-
-
-class SettingError(ValueError):
-    """A value that a setting does not allow: `name: value is not allowed; what is`.
-
-    `field` is the name within its config; `owner` is what stands before it in the message.
-    """
-
-    def __init__(self, owner: str, field: str, value: object, allowed: str, problem: str = "is not allowed") -> None:
-        super().__init__(f"{owner}{field}: {value!r} {problem}; {allowed}")
-        self.field, self.value, self.allowed, self.problem = field, value, allowed, problem
+_MAX_EXACT = 2**53  # up to here every integer is a float, a C size and a sensible count
+NOT_YET = "not available yet"
 
 
 @dataclass(frozen=True)
@@ -46,7 +39,7 @@ class Setting:
     at_most: float | None = None
     below: float | None = None
     is_input_file: bool = False  # must exist when the command line selects it
-    no_effect_yet: bool = False  # accepted; a notice says that it does nothing
+    no_effect: str = ""  # why it does nothing though it is accepted; said where it differs from its default
     fixed_for_now: bool = False  # only the default works so far
 
 
@@ -113,7 +106,7 @@ class Config:
                 value = check_value(type(self), f.name, value)
                 declared = f.metadata["setting"]
                 if declared.fixed_for_now and value != default_of(f):
-                    self.reject(f.name, f"only {default_of(f)!r} works so far", "is not supported yet")
+                    self.reject(f.name, f"only {as_typed(default_of(f))} works so far", "is not supported yet")
                 object.__setattr__(self, f.name, value)
             elif not isinstance(value, hints_of(type(self))[f.name]):
                 self.reject(f.name, f"a {hints_of(type(self))[f.name].__name__}")
@@ -123,7 +116,29 @@ class Config:
         """Rules that tie several fields together; a subclass that has some calls `reject`."""
 
     def reject(self, name: str, allowed: str, problem: str = "is not allowed") -> NoReturn:
-        raise SettingError(f"{type(self).__name__}.", name, getattr(self, name), allowed, problem)
+        raise FieldError(name, f"{getattr(self, name)!r} {problem}; {allowed}", f"{type(self).__name__}.")
+
+    def require(self, name: str, what: str) -> None:
+        """Refuse the config if the setting has no value."""
+        if getattr(self, name) is None:
+            raise FieldError(name, f"{what} is needed", f"{type(self).__name__}.")
+
+
+def chosen_type(config: Config, name: str) -> str:
+    """The name of the type that is chosen in the field `name`."""
+    declared: Choice = fields_of(type(config))[name].metadata["choice"]
+    return declared.name_of(getattr(config, name))
+
+
+def flag_prefix(config: Config, name: str) -> str:
+    """What the flags of the config in the field `name` begin with, whether a component or a chosen type."""
+    metadata = fields_of(type(config))[name].metadata
+    return metadata["choice"].prefix(chosen_type(config, name)) if "choice" in metadata else name
+
+
+def as_typed(value: Any) -> str:
+    """A value as one types it on the command line."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def default_of(f: dataclasses.Field) -> Any:
@@ -175,12 +190,14 @@ def describe_allowed(config_type: type[Config], name: str) -> str:
 
 
 def check_value(config_type: type[Config], name: str, value: Any) -> Any:
-    """The value, an integer made a float where a float is declared. Raises SettingError."""
+    """The value, an integer made a float where a float is declared. Raises FieldError."""
     kinds, words, optional = value_types(config_type, name)
     declared: Setting = fields_of(config_type)[name].metadata["setting"]
     if (value is None and optional) or (isinstance(value, str) and value in words):
         return value
-    if float in kinds and type(value) is int and abs(value) < 2**53:
+    if type(value) is int and abs(value) > _MAX_EXACT:
+        raise FieldError(name, f"{value} is not allowed; at most 2**53 in size", f"{config_type.__name__}.")
+    if float in kinds and type(value) is int:
         value = float(value)
     allowed = type(value) in kinds and value != ""
     if allowed and isinstance(value, float):
@@ -193,12 +210,12 @@ def check_value(config_type: type[Config], name: str, value: Any) -> Any:
             and (declared.below is None or value < declared.below)
         )
     if not allowed:
-        raise SettingError(f"{config_type.__name__}.", name, value, describe_allowed(config_type, name))
+        raise _not_allowed(config_type, name, value)
     return value
 
 
 def parse_text(config_type: type[Config], name: str, text: str) -> Any:
-    """The value a text stands for, as typed on a command line. Raises SettingError."""
+    """The value a text stands for, as typed on a command line. Raises FieldError."""
     kinds, words, optional = value_types(config_type, name)
     if optional and text.lower() in _NO_VALUE_NAMES:
         return None
@@ -210,7 +227,12 @@ def parse_text(config_type: type[Config], name: str, text: str) -> Any:
             return _parse_kind(kind, text)
         except ValueError:
             pass
-    raise SettingError(f"{config_type.__name__}.", name, text, describe_allowed(config_type, name))
+    raise _not_allowed(config_type, name, text)
+
+
+def _not_allowed(config_type: type[Config], name: str, value: object) -> FieldError:
+    text = f"{value!r} is not allowed; {describe_allowed(config_type, name)}"
+    return FieldError(name, text, f"{config_type.__name__}.")
 
 
 def _parse_kind(kind: type, text: str) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from sarathi.config.schedulers import SCHEDULER_CONFIGS, BaseSchedulerConfig, CustomSchedulerConfig
-from sarathi.config.setting import Config, choice, component, setting
+from sarathi.config.setting import NOT_YET, Config, choice, component, setting
 
 Device = Literal[
     "rtx_4090",
@@ -22,19 +22,24 @@ Device = Literal[
 EngineProfile = Literal["lean", "sarathi_2024"]
 DEVICE_NAMES: tuple[str, ...] = get_args(Device)
 ENGINE_PROFILE_NAMES: tuple[str, ...] = get_args(EngineProfile)
+_NO_MODEL = "the simulated device loads no model"
 
 
 @dataclass(frozen=True)
 class ModelConfig(Config):
     model: str = setting("Qwen/Qwen3-8B", "Model name, or a folder with a config.json.")
-    trust_remote_code: bool = setting(True, "Run code that comes with a model from a hub.")
-    download_dir: str | None = setting(None, "Where weights are downloaded to; null takes the hub's cache.")
-    load_format: Literal["auto", "pt", "safetensors", "npcache", "dummy"] = setting("auto", "Format of the weights.")
+    trust_remote_code: bool = setting(True, "Run code that comes with a model from a hub.", no_effect=_NO_MODEL)
+    download_dir: str | None = setting(
+        None, "Where weights are downloaded to; null takes the hub's cache.", no_effect=_NO_MODEL
+    )
+    load_format: Literal["auto", "pt", "safetensors", "npcache", "dummy"] = setting(
+        "auto", "Format of the weights.", no_effect=_NO_MODEL
+    )
     dtype: Literal["auto", "half", "float16", "bfloat16", "float", "float32"] = setting(
         "bfloat16", "Type of weights and activations."
     )
-    seed: int = setting(0, "Seed of the model's sampling.", at_least=0)
-    revision: str | None = setting(None, "Branch, tag or commit of a model from a hub.")
+    seed: int = setting(0, "Seed of the model's sampling.", at_least=0, no_effect=_NO_MODEL)
+    revision: str | None = setting(None, "Branch, tag or commit of a model from a hub.", no_effect=_NO_MODEL)
     max_model_len: int | None = setting(
         None, "Longest request, prompt and output; null takes the model's context.", unit="tokens", at_least=1
     )
@@ -45,7 +50,9 @@ class WorkerConfig(Config):
     gpu_memory_utilization: float = setting(
         0.8, "Share of device memory for weights, activations and KV blocks.", above=0, at_most=1
     )
-    attention_backend: Literal["FLASHINFER", "NO_OP"] = setting("FLASHINFER", "Attention kernels of a real device.")
+    attention_backend: Literal["FLASHINFER", "NO_OP"] = setting(
+        "FLASHINFER", "Attention kernels of a real device.", no_effect=_NO_MODEL
+    )
 
 
 @dataclass(frozen=True)
@@ -70,25 +77,25 @@ class ParallelConfig(Config):
 class MetricsConfig(Config):
     write_metrics: bool = setting(True, "Write the CSV files and the summary.")
     plots: bool = setting(True, "Draw the PNG plots.")
-    wandb_project: str | None = setting(None, "Weights & Biases project.", no_effect_yet=True)
-    wandb_group: str | None = setting(None, "Weights & Biases group.", no_effect_yet=True)
-    wandb_run_name: str | None = setting(None, "Weights & Biases run name.", no_effect_yet=True)
-    wandb_sweep_id: str | None = setting(None, "Weights & Biases sweep.", no_effect_yet=True)
-    wandb_run_id: str | None = setting(None, "Weights & Biases run to continue.", no_effect_yet=True)
-    enable_op_level_metrics: bool = setting(False, "Time each operator of the model.", no_effect_yet=True)
-    enable_cpu_op_level_metrics: bool = setting(False, "Time the engine's own work on the CPU.", no_effect_yet=True)
+    wandb_project: str | None = setting(None, "Weights & Biases project.", no_effect=NOT_YET)
+    wandb_group: str | None = setting(None, "Weights & Biases group.", no_effect=NOT_YET)
+    wandb_run_name: str | None = setting(None, "Weights & Biases run name.", no_effect=NOT_YET)
+    wandb_sweep_id: str | None = setting(None, "Weights & Biases sweep.", no_effect=NOT_YET)
+    wandb_run_id: str | None = setting(None, "Weights & Biases run to continue.", no_effect=NOT_YET)
+    enable_op_level_metrics: bool = setting(False, "Time each operator of the model.", no_effect=NOT_YET)
+    enable_cpu_op_level_metrics: bool = setting(False, "Time the engine's own work on the CPU.", no_effect=NOT_YET)
     enable_chrome_trace: bool = setting(False, "Write chrome_trace.json; large for long runs.")
-    enable_request_outputs: bool = setting(False, "Write each request's output tokens.", no_effect_yet=True)
+    enable_request_outputs: bool = setting(False, "Write each request's output tokens.", no_effect=NOT_YET)
     keep_individual_batch_metrics: bool = setting(
-        False, "Upstream's switch for single rounds; rounds.csv holds them all in any case."
+        False, "Upstream's switch for single rounds.", no_effect="rounds.csv always holds every round"
     )
 
 
 @dataclass(frozen=True)
 class ReplicaConfig(Config):
-    replica_id: int = setting(0, "Number of the replica.", at_least=0)
-    output_dir: str = setting(".", "Where the replica writes.")
-    resource_mapping: list | None = setting(None, "Pairs of node and device for each worker, JSON.")
+    replica_id: int = setting(0, "Number of the replica.", at_least=0, no_effect=NOT_YET)
+    output_dir: str = setting(".", "Where the replica writes.", no_effect=NOT_YET)
+    resource_mapping: list | None = setting(None, "Pairs of node and device for each worker, JSON.", no_effect=NOT_YET)
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,7 @@ class ExecutorConfig(Config):
 class SimulatedExecutorConfig(ExecutorConfig):
     device: Device = setting("rtx_4090", "Simulated device.")
     engine_profile: EngineProfile = setting("lean", "CPU overhead of a round: a lean engine's, or the paper's.")
-    jitter: float = setting(0.0, "Relative standard deviation of round times; 0 turns it off.", at_least=0, below=1)
+    jitter: float = setting(0.0, "Relative standard deviation of round times; 0 turns it off.", at_least=0, at_most=1)
     jitter_seed: int | None = setting(None, "Seed of the jitter; null takes the run's seed.", at_least=0)
     rounds_file: str | None = setting(
         None, "rounds.csv of a real run, used in place of the formula for round times.", is_input_file=True

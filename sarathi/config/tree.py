@@ -5,22 +5,16 @@ Flags and YAML both end here, so that a value is parsed and checked in one place
 
 from __future__ import annotations
 
-import logging
 import os
+import types
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from sarathi.config.setting import (
-    Choice,
-    Config,
-    SettingError,
-    check_value,
-    fields_of,
-    parse_text,
-)
+from sarathi.config.setting import Choice, Config, check_value, fields_of, parse_text
+from sarathi.errors import FieldError, FlagError
 
-logger = logging.getLogger(__name__)
 ConfigT = TypeVar("ConfigT", bound=Config)
+NO_DEFAULTS: Mapping[str, Any] = types.MappingProxyType({})
 
 
 class Section(NamedTuple):
@@ -38,11 +32,11 @@ class Given(NamedTuple):
     file: str | None = None
 
 
-class FlagError(ValueError):
-    """A fault of a given value: one line that names the flag."""
+class Built(NamedTuple, Generic[ConfigT]):
+    """A config, and what was given that it does not use: by key, the choice that decided so and what is chosen."""
 
-    def __init__(self, key: str, text: str, file: str | None = None) -> None:
-        super().__init__(f"--{key}: {text}" + (f" (in {file})" if file else ""))
+    config: ConfigT
+    unused: dict[str, tuple[str, str]]
 
 
 def join(prefix: str, name: str) -> str:
@@ -93,17 +87,19 @@ def suggestion(key: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def build(config_type: type[ConfigT], given: Mapping[str, Given]) -> ConfigT:
-    """The config that the given keys describe, defaults elsewhere.
+def build(
+    config_type: type[ConfigT], given: Mapping[str, Given], defaults: Mapping[str, Any] = NO_DEFAULTS
+) -> Built[ConfigT]:
+    """The config that the given keys describe, elsewhere `defaults` by key, elsewhere the settings' own.
 
-    Raises FlagError for a value that is not allowed. A setting of a type that is not chosen is checked as well, and
-    a warning says that it has no effect.
+    Raises FlagError for a value that is not allowed, also where it is a setting of a type that is not chosen.
     """
     found = sections(config_type)
     settings, choices = settings_by_key(found), choices_by_key(found)
     chosen: dict[str, str] = {}
     values: dict[str, Any] = {}
-    for key, item in given.items():
+    layered = {**{key: Given(value) for key, value in defaults.items()}, **given}
+    for key, item in layered.items():
         if key in choices:
             chosen[key] = _resolve(key, item, choices[key][1], values)
         elif key in settings:
@@ -111,9 +107,14 @@ def build(config_type: type[ConfigT], given: Mapping[str, Given]) -> ConfigT:
         else:
             raise FlagError(key, f"unknown setting{suggestion(key, [*settings, *choices])}", item.file)
     used: set[str] = set()
-    config = _build(config_type, "", values, chosen, given, used)
-    _warn_unused(given, used, settings, choices, chosen)
-    return config
+    config = _build(config_type, "", values, chosen, layered, used)
+    unused = {}
+    for key in given:
+        if key not in used:
+            section = (settings.get(key) or choices[key])[0]
+            decisive = next(type_key for type_key, _ in reversed(section.chosen_by) if type_key in used)
+            unused[key] = decisive, chosen[decisive]
+    return Built(config, unused)
 
 
 def _resolve(key: str, item: Given, declared: Choice, values: dict[str, Any]) -> str:
@@ -135,8 +136,8 @@ def _typed(key: str, item: Given, section: Section, name: str) -> Any:
         if isinstance(value, str):
             value = parse_text(section.config_type, name, value)
         return check_value(section.config_type, name, value)
-    except SettingError as error:
-        raise FlagError(key, f"{error.value!r} {error.problem}; {error.allowed}", item.file) from None
+    except FieldError as error:
+        raise FlagError(key, error.text, item.file) from None
 
 
 def _build(
@@ -165,24 +166,7 @@ def _build(
                 raise FlagError(key, f"{values[key]!r} is not a file", given[key].file)
     try:
         return config_type(**arguments)
-    except SettingError as error:
+    except FieldError as error:
         key = join(prefix, error.field)
         file = given[key].file if key in given else None
-        raise FlagError(key, f"{error.value!r} {error.problem}; {error.allowed}", file) from None
-
-
-def _warn_unused(
-    given: Mapping[str, Given],
-    used: set[str],
-    settings: Mapping[str, tuple[Section, str]],
-    choices: Mapping[str, tuple[Section, Choice]],
-    chosen: Mapping[str, str],
-) -> None:
-    without_effect: dict[str, list[str]] = {}
-    for key in given:
-        if key not in used:
-            section = (settings.get(key) or choices[key])[0]
-            decisive = next(type_key for type_key, _ in reversed(section.chosen_by) if type_key in used)
-            without_effect.setdefault(decisive, []).append(f"--{key}")
-    for type_key, flags in without_effect.items():
-        logger.warning("no effect with --%s %s: %s", type_key, chosen[type_key], ", ".join(flags))
+        raise FlagError(key, error.text, file) from None

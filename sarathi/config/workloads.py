@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 from sarathi.config.setting import Config, choice, setting
 
+_LENGTHS_FILE = "CSV file with columns num_prefill_tokens, num_decode_tokens"
+_REPLAY_FILE = "CSV file with columns arrived_at (seconds), num_prefill_tokens, num_decode_tokens"
+
 
 def _seed() -> Any:
     return setting(None, "Seed of this generator; null takes the run's seed.", at_least=0)
@@ -29,17 +32,14 @@ class FixedRequestLengthGeneratorConfig(RequestLengthGeneratorConfig):
 
 @dataclass(frozen=True)
 class TraceRequestLengthGeneratorConfig(RequestLengthGeneratorConfig):
-    trace_file: str | None = setting(
-        None, "CSV with columns num_prefill_tokens, num_decode_tokens.", is_input_file=True
-    )
+    trace_file: str | None = setting(None, f"{_LENGTHS_FILE}.", is_input_file=True)
     prefill_scale_factor: float = _scale("Factor on prompt lengths.")
     decode_scale_factor: float = _scale("Factor on output lengths.")
     max_tokens: int = setting(4096, "Longest request, prompt and output.", unit="tokens", at_least=2)
     max_output_tokens: int | None = setting(None, "Cap on output lengths, before the rest.", unit="tokens", at_least=1)
 
     def check(self) -> None:
-        if self.trace_file is None:
-            self.reject("trace_file", "a CSV file")
+        self.require("trace_file", f"a {_LENGTHS_FILE}")
 
 
 @dataclass(frozen=True)
@@ -155,9 +155,7 @@ class SyntheticRequestGeneratorConfig(RequestGeneratorConfig):
 
 @dataclass(frozen=True)
 class TraceRequestGeneratorConfig(RequestGeneratorConfig):
-    trace_file: str | None = setting(
-        None, "CSV with columns arrived_at (seconds), num_prefill_tokens, num_decode_tokens.", is_input_file=True
-    )
+    trace_file: str | None = setting(None, f"{_REPLAY_FILE}.", is_input_file=True)
     date: str | None = setting(None, "Day of a dated trace.", unit="date", fixed_for_now=True)
     num_requests: int | None = setting(
         None, "Requests to take, in order of arrival; null takes all.", unit="requests", at_least=1
@@ -165,13 +163,10 @@ class TraceRequestGeneratorConfig(RequestGeneratorConfig):
     prefill_scale_factor: float = _scale("Factor on prompt lengths.")
     decode_scale_factor: float = _scale("Factor on output lengths.")
     time_scale_factor: float = _scale("Factor on arrival times.")
-    max_tokens: int | None = setting(
-        None, "Longest request, prompt and output.", unit="tokens", at_least=2, fixed_for_now=True
-    )
+    max_tokens: int | None = setting(None, "Longest request, prompt and output.", unit="tokens", at_least=2)
 
     def check(self) -> None:
-        if self.trace_file is None:
-            self.reject("trace_file", "a CSV file")
+        self.require("trace_file", f"a {_REPLAY_FILE}")
 
 
 REQUEST_GENERATOR_CONFIGS: dict[str, type[RequestGeneratorConfig]] = {

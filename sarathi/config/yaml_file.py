@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from sarathi.config.setting import Choice, Config, fields_of
-from sarathi.config.tree import FlagError, Given, choices_by_key, join, sections, settings_by_key, suggestion
+from sarathi.config.setting import Choice, Config, chosen_type, fields_of
+from sarathi.config.tree import Given, choices_by_key, join, sections, settings_by_key, suggestion
+from sarathi.errors import FlagError
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -16,7 +17,7 @@ def to_dict(config: Config) -> dict[str, Any]:
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
         if "choice" in f.metadata:
-            result[f.name] = {"type": f.metadata["choice"].name_of(value), **to_dict(value)}
+            result[f.name] = {"type": chosen_type(config, f.name), **to_dict(value)}
         elif "component" in f.metadata:
             result[f.name] = to_dict(value)
         else:
@@ -55,9 +56,17 @@ def read_yaml(path: str) -> dict[Any, Any]:
 
 
 def flatten(
-    content: Mapping[Any, Any], config_type: type[Config], file: str, flags: Mapping[str, Given]
+    content: Mapping[Any, Any],
+    config_type: type[Config],
+    file: str,
+    flags: Mapping[str, Given],
+    defaults: Mapping[str, Any],
 ) -> dict[str, Given]:
-    """The file's settings by flat key. `flags` decide a component's type where the file does not say it."""
+    """The file's settings by flat key.
+
+    Where the file does not say a component's type, it is that of `flags`, else of the file's flat keys, else of
+    `defaults`.
+    """
     found = sections(config_type)
     flat_keys = {*settings_by_key(found), *choices_by_key(found)}
     result: dict[str, Given] = {}
@@ -90,7 +99,8 @@ def flatten(
         key = f"{name}_type"
         if "type" in value:
             put(key, value["type"])
-        type_name = value.get("type", flags[key].value if key in flags else content.get(key, declared.default))
+        chosen = flags[key].value if key in flags else content.get(key, defaults.get(key, declared.default))
+        type_name = value.get("type", chosen)
         if isinstance(type_name, str) and "." in type_name:
             type_name = "CUSTOM"
         try:

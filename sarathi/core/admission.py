@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from sarathi.core.plan import BatchPlan, MemoryStats, SchedulerOutput
-from sarathi.request import Request
+from sarathi.request import Request, RequestStatus
+
+REFUSED_BY_CAP: Final = "refused_by_cap"
+REFUSED_BY_MIN_CHUNK: Final = "refused_by_min_chunk"
+WARM_START: Final = "warm_start"
 
 
 class GateVerdict(NamedTuple):
     num_tokens: int  # the chunk to take, 0 refuses
     reason: str | None = None  # a label, counted for the round's record
     ends_scan: bool = False  # nothing behind this one can pass either
+    release: bool = False  # a partial prompt that is refused gives its blocks back and waits again
+    cap: int | None = None  # active prefills allowed, where the gate caps them
 
 
 class PrefillGate(Protocol):
@@ -36,3 +42,44 @@ class OpenGate(PrefillGate):
 
     def review(self, request: Request, num_tokens: int, plan: BatchPlan) -> GateVerdict:
         return GateVerdict(num_tokens)
+
+
+class ActivePrefillControl(PrefillGate):
+    """APC: few prefills at a time, none of them negligible (paper, Eq. 12-14).
+
+    A chunk passes if fewer than C_t prefills are active and it has at least m = min(remaining, `l_min`) tokens, with
+    C_t = min(`c_max`, seats - decodes, (budget - taken) // `l_min`) taken once a round, when its decodes are in.
+    Otherwise, while the round holds no prefill yet, the prompt gets a warm start of min(h, m) tokens, whichever of the
+    two tests it failed: Eq. 14 as printed would refuse for ever where C_t is 0. A refusal by the cap ends the scan.
+
+    Args:
+        cap_scope: what counts as active: "round", the prefills this round has taken, or "unfinished", every other
+            prompt that is admitted and not complete.
+        on_defer: a partial prompt that is refused keeps its KV ("pause") or gives it back ("release").
+    """
+
+    def __init__(self, c_max: int, l_min: int, max_num_seqs: int, cap_scope: str, on_defer: str) -> None:
+        self._c_max = c_max
+        self._l_min = l_min
+        self._max_num_seqs = max_num_seqs
+        self._counts_unfinished = cap_scope == "unfinished"
+        self._release = on_defer == "release"
+        self._cap = 0
+
+    def begin_round(self, plan: BatchPlan, memory: MemoryStats) -> None:
+        self._cap = min(self._c_max, self._max_num_seqs - len(plan.decodes), plan.budget_left // self._l_min)
+
+    def review(self, request: Request, num_tokens: int, plan: BatchPlan) -> GateVerdict:
+        cap = self._cap
+        num_active = len(plan.prefills)
+        if self._counts_unfinished:
+            is_partial = request.status is RequestStatus.RUNNING
+            num_active = plan.num_partial + plan.num_admitted - is_partial
+        least = min(request.num_remaining_tokens, self._l_min)
+        if num_active < cap and num_tokens >= least:
+            return GateVerdict(num_tokens, cap=cap)
+        if not plan.prefills:
+            return GateVerdict(min(plan.budget_left, least), WARM_START, cap=cap)
+        if num_active >= cap:
+            return GateVerdict(0, REFUSED_BY_CAP, ends_scan=True, release=self._release, cap=cap)
+        return GateVerdict(0, REFUSED_BY_MIN_CHUNK, release=self._release, cap=cap)

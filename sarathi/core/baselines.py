@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sarathi.core.block_manager import BlockManager
 from sarathi.core.chunking import ChunkSizer, WholePrompt
 from sarathi.core.plan import BatchPlan
 from sarathi.core.scheduler import BaseScheduler
@@ -64,8 +63,8 @@ class SimpleChunkingScheduler(BaseScheduler):
     Partial prompts have a prefill round to themselves; waiting ones enter when there are none.
     """
 
-    def __init__(self, config: Any, blocks: BlockManager, max_model_len: int) -> None:
-        super().__init__(config, blocks, max_model_len)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._prefill_turn = True
 
     def compose(self, plan: BatchPlan) -> None:

@@ -21,13 +21,15 @@ class BatchPlan:
     __slots__ = (
         "admitting", "decodes", "max_decode_context_len", "max_prefill_processed_tokens", "now", "num_prefill_tokens",
         "num_tokens", "predicted_time", "prefill_processed_tokens", "prefills", "reasons",
-        "num_candidates", "num_partial", "sum_decode_context_len", "token_budget",
+        "num_admitted", "num_candidates", "num_partial", "prefill_cap", "sum_decode_context_len", "token_budget",
     )  # fmt: skip
 
     def __init__(self, token_budget: int, now: float, num_partial: int = 0) -> None:
         self.token_budget = token_budget
         self.num_partial = num_partial  # admitted prompts with tokens left to schedule, when the round began
         self.now = now
+        self.num_admitted = 0  # waiting requests that this round took in
+        self.prefill_cap: int | None = None  # the gate's cap, as its first candidate met it
         self.admitting = True  # False once decodes had to be given room by preemption
         self.decodes: list[Request] = []
         self.prefills: list[tuple[Request, int]] = []
@@ -62,9 +64,14 @@ class BatchPlan:
         if processed > self.max_prefill_processed_tokens:
             self.max_prefill_processed_tokens = processed
 
-    def count(self, reason: str) -> None:
-        """Count a gate's reason (a refusal, a warm start) for this round's record."""
-        self.reasons[reason] = self.reasons.get(reason, 0) + 1
+    def note(self, num_candidates: int, prefill_cap: int | None, *reasons: str | None) -> None:
+        """What policies said of one candidate, for the round's record: chunks tried, their cap, labels to count."""
+        self.num_candidates += num_candidates
+        if self.prefill_cap is None:
+            self.prefill_cap = prefill_cap
+        for reason in reasons:
+            if reason is not None:
+                self.reasons[reason] = self.reasons.get(reason, 0) + 1
 
 
 class MemoryStats(NamedTuple):
@@ -107,8 +114,10 @@ class SchedulerOutput(NamedTuple):
     prefill_processed_tokens: int  # summed over the prefill chunks: tokens computed before this round
     max_prefill_processed_tokens: int
     predicted_time: float | None  # seconds, where the chunk sizer predicts
+    target_time: float | None  # seconds, where it aims at one
     num_candidates: int  # chunk sizes that were tried
-    reasons: dict[str, int]  # what the gate gave as reasons, counted
+    prefill_cap: int | None  # active prefills that the gate allows, where it caps them
+    reasons: dict[str, int]  # what sizer and gate gave as reasons, counted
     num_waiting: int  # after the round was filled
     num_partial: int  # admitted prompts with tokens left to schedule
     num_running: int

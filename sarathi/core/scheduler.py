@@ -10,7 +10,7 @@ from typing import Any
 
 from sarathi.core.admission import OpenGate, PrefillGate
 from sarathi.core.block_manager import BlockManager
-from sarathi.core.chunking import ChunkSizer, StaticBudget
+from sarathi.core.chunking import ChunkSizer, LatencyPredictor, StaticBudget
 from sarathi.core.order import FCFS, OrderPolicy
 from sarathi.core.plan import BatchPlan, MemoryStats, SchedulerOutput, StepResult
 from sarathi.core.queue import Entry, RequestHeap
@@ -31,10 +31,14 @@ class BaseScheduler:
         config: the scheduler's settings; `max_num_seqs` seats and, for most, `chunk_size`, the token budget.
         blocks: the KV pool.
         max_model_len: longest request in tokens, prompt and output; the pool's size limits it too.
+        predictor: what a sizer that aims at a latency asks; None for all others.
     """
 
-    def __init__(self, config: Any, blocks: BlockManager, max_model_len: int) -> None:
+    def __init__(
+        self, config: Any, blocks: BlockManager, max_model_len: int, predictor: LatencyPredictor | None = None
+    ) -> None:
         self.config = config
+        self.predictor = predictor
         self.blocks = blocks
         self.max_model_len = min(max_model_len, blocks.num_token_slots)
         self.max_num_seqs: int = config.max_num_seqs
@@ -196,7 +200,9 @@ class BaseScheduler:
             prefill_processed_tokens=plan.prefill_processed_tokens,
             max_prefill_processed_tokens=plan.max_prefill_processed_tokens,
             predicted_time=plan.predicted_time,
+            target_time=self.sizer.target_time,
             num_candidates=plan.num_candidates,
+            prefill_cap=plan.prefill_cap,
             reasons=plan.reasons,
             num_waiting=len(self.waiting),
             num_partial=len(self.partial),
@@ -260,6 +266,7 @@ class BaseScheduler:
         self.gate.begin_round(plan, self._memory)
         admitting = plan.admitting
         unfinished: list[Request] = []
+        released: list[Request] = []
         while plan.num_tokens < plan.token_budget:
             entry = self._next_prefill(admitting)
             if entry is None:
@@ -272,16 +279,16 @@ class BaseScheduler:
             decision = self.sizer.size(request, plan)
             verdict = self.gate.review(request, decision.num_tokens, plan)
             num_tokens = verdict.num_tokens
-            if verdict.reason is not None:
-                plan.count(verdict.reason)
-            plan.num_candidates += decision.num_candidates
+            plan.note(decision.num_candidates, verdict.cap, decision.reason, verdict.reason)
             if not num_tokens:
-                if verdict.ends_scan:
-                    break
                 if is_waiting:
                     admitting = False
+                elif verdict.release and not request.num_inflight_steps:
+                    released.append(self.partial.pop())
                 else:
                     unfinished.append(self.partial.pop())
+                if verdict.ends_scan:
+                    break
                 continue
             plan.predicted_time = (
                 decision.predicted_time
@@ -292,6 +299,7 @@ class BaseScheduler:
             if is_waiting:
                 self.waiting.pop()
                 self._admit(request)
+                plan.num_admitted += 1
             else:
                 self.partial.pop()
             self._take_chunk(request, num_tokens, plan)
@@ -299,6 +307,8 @@ class BaseScheduler:
                 unfinished.append(request)
         for request in unfinished:
             self.partial.push(request, self.order.key(request, plan.now))
+        for request in released:  # not before the scan is over, or it would be its next candidate
+            self._preempt(request, plan)
 
     def _check_chunk(self, request: Request, num_tokens: int, plan: BatchPlan) -> None:
         """Policies may come from anywhere, and a chunk that cannot be would loop for ever or break the KV cache."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from sarathi.core.admission import ActivePrefillControl, PrefillGate
 from sarathi.core.baselines import (
     FasterTransformerScheduler,
     OrcaScheduler,
     SimpleChunkingScheduler,
     VLLMScheduler,
 )
-from sarathi.core.chunking import ChunkSizer, DynamicSchedule, StaticBudget
+from sarathi.core.chunking import ChunkSizer, DynamicSchedule, LatencyTarget, StaticBudget
 from sarathi.core.order import Aging, AutoAging, OrderPolicy, ShortestPrefillFirst
 from sarathi.core.scheduler import BaseScheduler
 
@@ -49,10 +50,54 @@ class SPFScheduler(BaseScheduler):
         return ShortestPrefillFirst()
 
 
+class LPRSScheduler(BaseScheduler):
+    """Chunks whose predicted round time comes closest to a target. On its own it breaks prompts into crumbs where
+    a round of decodes alone is at the target already; APC is the remedy."""
+
+    def make_sizer(self) -> ChunkSizer:
+        if self.predictor is None:
+            raise ValueError(f"{type(self).__name__} needs a latency predictor")
+        config = self.config
+        return LatencyTarget(
+            self.predictor,
+            config.target_ms / 1e3,
+            delta=config.delta,
+            lambda_under=config.lambda_under,
+            lambda_over=config.lambda_over,
+            bias_correction=config.bias_correction,
+            drift_limit=config.drift_limit,
+        )
+
+
+class APCScheduler(BaseScheduler):
+    """A cap on active prefills and a least chunk, over a static budget."""
+
+    def make_gate(self) -> PrefillGate:
+        config = self.config
+        return ActivePrefillControl(config.c_max, config.l_min, config.max_num_seqs, config.cap_scope, config.on_defer)
+
+
+class LPRSAPCScheduler(LPRSScheduler, APCScheduler):
+    """LPRS with APC, first come, first served."""
+
+
+class AgingLPRSScheduler(AgingScheduler, LPRSScheduler):
+    """LPRS in the order of Aging."""
+
+
+class AgingLPRSAPCScheduler(AgingScheduler, LPRSScheduler, APCScheduler):
+    """All three."""
+
+
 SCHEDULERS: dict[str, type[BaseScheduler]] = {
     "SARATHI": SarathiScheduler,
     "AGING": AgingScheduler,
     "SPF": SPFScheduler,
+    "LPRS": LPRSScheduler,
+    "APC": APCScheduler,
+    "LPRS_APC": LPRSAPCScheduler,
+    "AGING_LPRS": AgingLPRSScheduler,
+    "AGING_LPRS_APC": AgingLPRSAPCScheduler,
     "VLLM": VLLMScheduler,
     "ORCA": OrcaScheduler,
     "FASTER_TRANSFORMER": FasterTransformerScheduler,

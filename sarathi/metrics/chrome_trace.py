@@ -25,7 +25,7 @@ _ROUND_ARGS = (
     "num_preempted",
     "starved",
     "predicted_time",
-    "gate_reasons",
+    "reasons",
 )
 _REQUEST_ARGS = (
     "request_num_prefill_tokens",

@@ -38,6 +38,8 @@ def plot_run(data: RunData, directory: str | Path) -> list[Path]:
         ("queue_depth.png", "Queue depth", _queue_depth),
         ("tokens_per_round.png", "Tokens per round", _tokens_per_round),
     )
+    if np.isfinite(data.rounds["predicted_time"]).any():
+        drawings = (*drawings, ("prediction.png", "Predicted rounds", _prediction))
     paths = []
     for name, title, draw in drawings:
         figure = _figure()
@@ -188,6 +190,28 @@ def _tokens_per_round(figure: Figure, data: RunData) -> str:
     ax.set(xlabel="time (s)", ylabel="tokens per round")
     side.set(xlabel="rounds")
     return caption
+
+
+def _prediction(figure: Figure, data: RunData) -> str:
+    """Left: predicted against measured time. Right: the measured time of the same rounds, and their target."""
+    known = np.flatnonzero(np.isfinite(data.rounds["predicted_time"]))
+    shown = known[_thinned(len(known))]
+    predicted, measured, target = (
+        1e3 * data.rounds[name][shown] for name in ("predicted_time", "batch_execution_time", "target_time")
+    )
+    ax, over_time = figure.subplots(1, 2, width_ratios=(2, 3))
+    alpha = 0.5 if len(shown) < 1000 else 0.2
+    top = 1.05 * float(max(predicted.max(), measured.max()))
+    ax.scatter(measured, predicted, s=8, color=BLUE, alpha=alpha, linewidths=0)
+    ax.plot([0, top], [0, top], color=GREY, linewidth=1)
+    ax.set(xlim=(0, top), ylim=(0, top), xlabel="measured (ms)", ylabel="predicted (ms)")
+    times = data.rounds["end_time"][shown]
+    over_time.scatter(times, measured, s=8, color=BLUE, alpha=alpha, linewidths=0, label="measured")
+    over_time.plot(times, target, color=RED, linewidth=1.4, label="target")
+    over_time.set(ylim=(0, top), xlabel="time (s)")
+    _legend_above(over_time)
+    within = np.mean(np.abs(data.rounds["batch_execution_time"][known] / data.rounds["target_time"][known] - 1) <= 0.05)
+    return _thinned_caption(len(known), "rounds with prefills") + f"; {100 * within:.0f} % within 5 % of the target"
 
 
 # ---- shared pieces

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from math import nan
 from typing import Any
 
 import numpy as np
 
+from sarathi.core.admission import REFUSED_BY_CAP, REFUSED_BY_MIN_CHUNK, WARM_START
 from sarathi.core.plan import SchedulerOutput, StepResult
 from sarathi.metrics.percentiles import InterTokenGaps
 from sarathi.metrics.records import (
@@ -41,7 +43,11 @@ _KEPT = {
     "batch_size": "I",
     "num_waiting": "I",
     "num_running": "I",
+    "predicted_time": "d",
+    "target_time": "d",
 }
+_OPTIONAL = ("predicted_time", "target_time")  # kept columns with empty cells
+_NO_REASONS = (0, 0, 0, "")
 
 
 class Recorder:
@@ -61,7 +67,7 @@ class Recorder:
         self._num_by_status: dict[str, int] = {}
         self._num_preemptions = 0
         self._num_starved_rounds = 0
-        self._gate_reasons: dict[str, int] = {}
+        self._reasons: dict[str, int] = {}
         self._first_arrival: float | None = None
         self._first_ignored: str | None = None
         self._unfinished_waiting_time: float | None = None
@@ -120,8 +126,10 @@ class Recorder:
                 len(output.preempted_ids),
                 1 if num_decodes >= token_budget and not num_prefills and (num_waiting or output.num_partial) else 0,
                 "" if predicted_time is None else predicted_time,
+                "" if output.target_time is None else output.target_time,
                 output.num_candidates,
-                self._count_reasons(output.reasons) if output.reasons else "",
+                "" if output.prefill_cap is None else output.prefill_cap,
+                *(self._count_reasons(output.reasons) if output.reasons else _NO_REASONS),
             )
         )
         self._last_end = now
@@ -171,17 +179,23 @@ class Recorder:
             num_by_status=self._num_by_status,
             num_preemptions=self._num_preemptions,
             num_starved_rounds=self._num_starved_rounds,
-            gate_reasons=self._gate_reasons,
+            reasons=self._reasons,
             first_arrival_time=self._first_arrival,
             first_ignored=self._first_ignored,
             unfinished_waiting_time=self._unfinished_waiting_time,
             unfinished_scheduling_delay=self._unfinished_scheduling_delay,
         )
 
-    def _count_reasons(self, reasons: dict[str, int]) -> str:
+    def _count_reasons(self, reasons: dict[str, int]) -> tuple[int, int, int, str]:
+        """The last four cells of a round."""
         for reason, count in reasons.items():
-            self._gate_reasons[reason] = self._gate_reasons.get(reason, 0) + count
-        return ";".join([f"{reason}:{count}" for reason, count in reasons.items()])
+            self._reasons[reason] = self._reasons.get(reason, 0) + count
+        return (
+            reasons.get(REFUSED_BY_CAP, 0),
+            reasons.get(REFUSED_BY_MIN_CHUNK, 0),
+            reasons.get(WARM_START, 0),
+            ";".join([f"{reason}:{count}" for reason, count in reasons.items()]),
+        )
 
     def _record(self, request: Request) -> None:
         status = status_word(request)
@@ -199,7 +213,7 @@ class Recorder:
         if self._round_rows:
             columns = dict(zip(ROUND_COLUMNS, zip(*self._round_rows, strict=True), strict=True))
             for name, kept in self._kept.items():
-                kept.extend(columns[name])
+                kept.extend(columns[name] if name not in _OPTIONAL else [nan if c == "" else c for c in columns[name]])
             self._num_preemptions += sum(columns["num_preempted"])
             self._num_starved_rounds += sum(columns["starved"])
         finished = [row[FIRST_METRIC:LAST_METRIC] for row in self._request_rows if row[2] == "finished"]

@@ -38,8 +38,13 @@ ROUND_COLUMNS: tuple[str, ...] = (
     "num_preempted",
     "starved",  # 1: decodes took the whole budget while prompts were waiting or partly computed
     "predicted_time",
+    "target_time",
     "num_candidates",
-    "gate_reasons",  # reason:count;reason:count
+    "prefill_cap",  # C_t of APC
+    "num_refused_by_cap",
+    "num_refused_by_min_chunk",
+    "num_warm_starts",
+    "reasons",  # all labels of sizer and gate, label:count;label:count
 )
 
 # Metrics of finished requests that go into percentiles.
@@ -143,7 +148,8 @@ def request_row(request: Request) -> RequestRow:
 class RunData:
     """A run's columns in memory, for summaries and plots.
 
-    `rounds`: one array per kept column of ROUND_COLUMNS, plus schedule_time (seconds of the host).
+    `rounds`: one array per kept column of ROUND_COLUMNS (NaN where a cell is empty), plus schedule_time (seconds of
+    the host).
     `requests`: one float array per REQUEST_METRICS, finished requests only, NaN where a request has no value.
     `token_gaps`: (seconds between consecutive output tokens, ascending; how often each occurred).
     """
@@ -155,7 +161,7 @@ class RunData:
     num_by_status: dict[str, int]
     num_preemptions: int = 0
     num_starved_rounds: int = 0
-    gate_reasons: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)  # labels of sizer and gate, counted
     first_arrival_time: float | None = None
     first_ignored: str | None = None  # the first request refused on arrival, and why
     # Of requests that had not finished when the run was closed: their waits so far, seconds.

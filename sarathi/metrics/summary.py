@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from sarathi.metrics.fairness import fairness
 from sarathi.metrics.percentiles import describe, describe_counted
 from sarathi.metrics.records import REQUEST_METRICS, RunData
@@ -17,6 +19,27 @@ ROUND_METRICS = (
     "batch_size",
     "schedule_time",
 )
+
+
+def prediction(data: RunData) -> dict[str, float | None]:
+    """How well rounds with a prediction (those with prefills, under a sizer that predicts) were foretold and aimed.
+
+    `mae` in seconds and `mape` in percent (Eq. 15 and 17) of predicted against measured time; `within_5_percent` is
+    the share of these rounds whose measured time is within 5 % of the target.
+    """
+    predicted, target = data.rounds["predicted_time"], data.rounds["target_time"]
+    measured = data.rounds["batch_execution_time"]
+    known = np.isfinite(predicted) & (measured > 0)
+    if not known.any():
+        return dict.fromkeys(("num_rounds", "mae", "mape", "within_5_percent"))
+    error = np.abs(predicted[known] - measured[known])
+    off = np.abs(measured[known] / target[known] - 1)
+    return {
+        "num_rounds": int(known.sum()),
+        "mae": float(error.mean()),
+        "mape": float(100 * (error / measured[known]).mean()),
+        "within_5_percent": float((off <= 0.05).mean()),
+    }
 
 
 def summarize(data: RunData) -> dict[str, Any]:
@@ -47,7 +70,8 @@ def summarize(data: RunData) -> dict[str, Any]:
         "num_rounds": len(ends),
         "num_preemptions": data.num_preemptions,
         "num_starved_rounds": data.num_starved_rounds,
-        "gate_reasons": data.gate_reasons,
+        "reasons": data.reasons,
+        "prediction": prediction(data),
         **{name: describe(data.requests[name]) for name in REQUEST_METRICS},
         "decode_token_execution_plus_preemption_time": describe_counted(*data.token_gaps),
         **{name: describe(data.rounds[name]) for name in ROUND_METRICS},

