@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT = "sarathi-latency-predictor"
 VERSION = 1
+RANGE_SLACK = 0.02  # of a feature's training range, beyond which a value counts as outside
 UNITS = {"time": "seconds", "gpu_mem_*, cuda_*": "MB (10^6 bytes)", "all other features": "tokens or requests"}
 
 
@@ -66,8 +67,9 @@ class Predictor:
             )
         used, free, allocated, reserved = self.low[7], self.high[8], self.low[9], self.low[10]
         self._idle_memory = MemoryStats(float(used), float(free), float(allocated), float(reserved))
-        # The range that is still watched: what has been warned of leaves it.
-        self._watched_low, self._watched_high = self.low.copy(), self.high.copy()
+        # The range that is watched, with a little slack; what has been warned of leaves it.
+        slack = RANGE_SLACK * (self.high - self.low)
+        self._watched_low, self._watched_high = self.low - slack, self.high + slack
 
     @property
     def kind(self) -> str:

@@ -165,6 +165,8 @@ def configs(config_type: type[c.Config]) -> st.SearchStrategy[Any]:
         arguments["low_chunk_size"] = st.integers(1, 100)
         arguments["high_chunk_size"] = st.integers(100, MAX_INTEGER)
         arguments["chunk_schedule_max_tokens"] = arguments["chunk_schedule_stages"] = st.integers(1, MAX_INTEGER)
+    if config_type is c.HeterogeneousRequestGeneratorConfig:
+        arguments["burst_from"], arguments["burst_to"] = st.floats(0, 0.4), st.floats(0.4, 1)
     if issubclass(config_type, c.ApcSchedulerConfig):
         arguments["l_min"], arguments["chunk_size"] = st.integers(1, 100), st.integers(100, MAX_INTEGER)
     return st.builds(config_type, **arguments)

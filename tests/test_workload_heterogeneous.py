@@ -6,7 +6,9 @@ from itertools import pairwise
 
 import pytest
 
+from sarathi.benchmark.build import build_workload
 from sarathi.benchmark.workloads.heterogeneous import heterogeneous_workload
+from sarathi.config import HeterogeneousRequestGeneratorConfig, parse_args
 
 
 def workload(num_requests=1000, **changes):
@@ -35,5 +37,16 @@ def test_the_seed_decides_all():
 
 
 def test_a_burst_that_ends_before_it_begins_is_refused():
-    with pytest.raises(ValueError, match="burst_from"):
-        workload(burst_from=0.5)
+    with pytest.raises(ValueError, match=r"burst_from: 0\.5 is not allowed; at most burst_to, which is 0\.3"):
+        HeterogeneousRequestGeneratorConfig(burst_from=0.5)
+
+
+def test_it_is_chosen_on_the_command_line():
+    config = parse_args(
+        [
+            "--request_generator_config_type=HETEROGENEOUS",
+            "--heterogeneous_request_generator_config_num_requests=1000",
+            "--seed=3",
+        ]
+    )
+    assert build_workload(config).requests == workload().requests

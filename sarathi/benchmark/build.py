@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sarathi.benchmark.workloads.heterogeneous import heterogeneous_workload
 from sarathi.benchmark.workloads.intervals import poisson_arrivals, static_arrivals
 from sarathi.benchmark.workloads.lengths import Lengths, fixed_lengths, synthetic_workload, trace_lengths
 from sarathi.benchmark.workloads.sharegpt import sharegpt_workload
@@ -15,6 +16,7 @@ from sarathi.benchmark.workloads.trace import Shaping, trace_workload
 from sarathi.config import (
     BenchmarkConfig,
     FixedRequestLengthGeneratorConfig,
+    HeterogeneousRequestGeneratorConfig,
     PoissonRequestIntervalGeneratorConfig,
     RequestIntervalGeneratorConfig,
     ShareGptRequestGeneratorConfig,
@@ -56,6 +58,17 @@ def build_workload(config: BenchmarkConfig) -> Workload:
                 num_requests=None if generator.duration else generator.num_requests,
                 duration=generator.duration,
             )
+    if isinstance(generator, HeterogeneousRequestGeneratorConfig):
+        assert generator.seed is not None
+        return heterogeneous_workload(
+            generator.num_requests,
+            shorts_per_long=generator.shorts_per_long,
+            interval=generator.interval,
+            burst_interval=generator.burst_interval,
+            burst_from=generator.burst_from,
+            burst_to=generator.burst_to,
+            seed=generator.seed,
+        )
     assert isinstance(generator, TraceRequestGeneratorConfig) and generator.trace_file is not None
     shaping = Shaping(
         prefill_scale_factor=generator.prefill_scale_factor,

@@ -21,13 +21,11 @@ from sarathi.config import SCHEDULER_CONFIGS, BenchmarkConfig, parse_args_for_ea
 
 PROGRAM = "python -m sarathi.benchmark.shootout"
 ABOUT = "Replays one workload under every scheduler; where a --scheduler_config_type is given, under that one alone."
-# 200 real prompts with the lengths of their real answers; one every 0.1 s, the default, is twice as fast as the card
-# can serve them, so that the order of the queue matters. Longer answers than 1,024 tokens are cut.
+# 200 real prompts with the lengths of their real answers; one every 0.1 s, the default, is faster than the card can
+# serve them, so that the order of the queue matters. The context holds the longest of them.
 DEFAULTS = {
     "sharegpt_request_generator_config_num_requests": 200,
-    "sharegpt_request_generator_config_max_prompt_tokens": 3072,
-    "sharegpt_request_generator_config_max_output_tokens": 1024,
-    "model_config_max_model_len": 4096,
+    "model_config_max_model_len": 6144,
 }
 
 

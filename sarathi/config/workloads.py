@@ -169,8 +169,25 @@ class TraceRequestGeneratorConfig(RequestGeneratorConfig):
         self.require("trace_file", f"a {_REPLAY_FILE}")
 
 
+@dataclass(frozen=True)
+class HeterogeneousRequestGeneratorConfig(RequestGeneratorConfig):
+    """The paper's mixture for APC: short prompts with long outputs, a few the other way round, and a burst."""
+
+    num_requests: int = setting(240, "Requests to make.", unit="requests", at_least=1, at_most=10**8)
+    shorts_per_long: int = setting(49, "Short prompts for each long one.", unit="requests", at_least=0, at_most=10**6)
+    interval: float = setting(0.025, "Time between arrivals.", unit="seconds", at_least=0, at_most=1e6)
+    burst_interval: float = setting(0.001, "The same within the burst.", unit="seconds", at_least=0, at_most=1e6)
+    burst_from: float = setting(0.1, "Share of the requests before the burst.", at_least=0, at_most=1)
+    burst_to: float = setting(0.3, "Share of the requests up to the end of the burst.", at_least=0, at_most=1)
+
+    def check(self) -> None:
+        if self.burst_from > self.burst_to:
+            self.reject("burst_from", f"at most burst_to, which is {self.burst_to}")
+
+
 REQUEST_GENERATOR_CONFIGS: dict[str, type[RequestGeneratorConfig]] = {
     "SHAREGPT": ShareGptRequestGeneratorConfig,
     "SYNTHETIC": SyntheticRequestGeneratorConfig,
     "TRACE": TraceRequestGeneratorConfig,
+    "HETEROGENEOUS": HeterogeneousRequestGeneratorConfig,
 }

@@ -24,10 +24,9 @@ def heterogeneous_workload(
     `shorts_per_long` + 1 is long, at places drawn by `seed`.
 
     Requests follow each other by `interval` seconds, those from the share `burst_from` to the share `burst_to` of all
-    by `burst_interval`. Raises ValueError if the burst ends before it begins.
+    by `burst_interval`.
     """
-    if not 0 <= burst_from <= burst_to <= 1:
-        raise ValueError(f"burst_from: {burst_from!r} is not allowed; at most burst_to, which is {burst_to!r}")
+    assert 0 <= burst_from <= burst_to <= 1, (burst_from, burst_to)
     rng = random.Random(seed)
     num_long = round(num_requests / (shorts_per_long + 1))
     long_ones = set(rng.sample(range(num_requests), num_long))
