@@ -5,11 +5,13 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python; do \
 WORKERS ?= 2
 STAMP := $(VENV)/.set-up
 BIN := $(VENV)/bin
+PREDICTOR_STAMP := $(VENV)/.set-up-predictor
+PREDICTOR_MODELS := predictor/models/Qwen3-8B--rtx_4090.npz predictor/models/Qwen3-8B--rtx_pro_5000_72gb.npz
 LINT_STAMP := $(VENV)/.set-up-lint
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint requirements.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-speed aging paper-level checkpoints test test-slow lint format clean
+.PHONY: help bench bench-speed aging crumbs lprs paper-level predictor predictor-paper checkpoints test test-slow lint format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -25,6 +27,25 @@ aging: $(STAMP) ## Compare Aging with FCFS where prefill is the bottleneck, by c
 
 paper-level: $(STAMP) ## Run the workload of the paper's Table 4, FCFS beside Aging
 	@$(BIN)/python -m benchmarks.paper_level
+
+crumbs: $(STAMP) ## Run LPRS without and with APC on the paper's heterogeneous workload
+	@$(BIN)/python -m benchmarks.crumbs
+
+lprs: $(STAMP) ## Compare LPRS with static budgets under high load
+	@$(BIN)/python -m benchmarks.lprs_at_work
+
+predictor: $(PREDICTOR_MODELS) ## Collect rounds and train the latency predictors that are shipped (installs torch)
+
+predictor-paper: results/predictor/rtx_pro_5000_72gb.csv $(PREDICTOR_STAMP) ## Train with the paper's settings (Table 7)
+	@$(BIN)/python -m predictor.train $< --preset paper --output results/predictor/paper.npz
+
+predictor/models/Qwen3-8B--%.npz: results/predictor/%.csv | $(PREDICTOR_STAMP)
+	@$(BIN)/python -m predictor.train $< --output results/predictor/Qwen3-8B--$*.npz
+	@cp results/predictor/Qwen3-8B--$*.npz $@
+
+results/predictor/%.csv: | $(STAMP)
+	@$(BIN)/python -m predictor.collect --output $@ --simulated_executor_config_device $* \
+		--simulated_executor_config_jitter 0.01
 
 checkpoints: $(STAMP) ## Print published round times beside those of the simulated devices
 	@$(BIN)/python -m sarathi.simulation.checkpoints
@@ -61,4 +82,9 @@ $(STAMP): requirements.lock setup.py
 
 $(LINT_STAMP): $(STAMP)
 	@$(PIP) --no-build-isolation --editable '.[lint]'
+	@touch $@
+
+$(PREDICTOR_STAMP): $(STAMP)
+	@echo "Installing torch and scikit-learn (a minute, once) ..."
+	@$(PIP) --no-build-isolation --editable '.[predictor]'
 	@touch $@

@@ -1,6 +1,5 @@
-"""What the scheduler itself costs on this host: schedule + update a round, add and abort a request.
-
-Host CPU time of our own code under AGING; no latency model, no metrics. Medians, in microseconds.
+"""What the scheduler itself costs on this host: schedule + update a round, add and abort a request, under AGING; and
+what LPRS asks of the predictor. No latency model, no metrics. Medians, in microseconds.
 """
 
 from __future__ import annotations
@@ -10,10 +9,15 @@ import statistics
 import time
 from collections.abc import Callable
 
+import numpy as np
+
+from predictor.model import Predictor
+from predictor.shipped import shipped_file
 from sarathi.config import AgingSchedulerConfig
+from sarathi.config.schedulers import LprsApcSchedulerConfig
 from sarathi.core.block_manager import BlockManager
-from sarathi.core.plan import StepResult
-from sarathi.core.variants import AgingScheduler
+from sarathi.core.plan import BatchPlan, MemoryStats, StepResult
+from sarathi.core.variants import AgingScheduler, LPRSAPCScheduler
 from sarathi.request import Request, SamplingParams
 
 NUM_DECODES = 256
@@ -88,6 +92,51 @@ def queue_cost(num_waiting: int) -> tuple[float, float]:
     return add_us, abort_us
 
 
+def predictor_cost() -> None:
+    """What LPRS asks of the predictor, and a whole round of LPRS_APC with 64 decodes and 1,000 waiting."""
+    predictor = Predictor.load(shipped_file("rtx_4090", "Qwen/Qwen3-8B"))
+    request, plan = _request(0, 4096, 10), BatchPlan(1024, 0.0)
+    memory = MemoryStats(19_500.0, 6_200.0, 17_400.0, 19_500.0)
+    chunks = np.arange(16, 16 * 65, 16)
+    predict_us = _median_us(lambda _: predictor.predict(request, chunks, plan, memory), 2000)
+    config = LprsApcSchedulerConfig(max_num_seqs=256, chunk_size=1024)
+    finer = LprsApcSchedulerConfig(max_num_seqs=256, chunk_size=1024, delta=16)
+    sizer = LPRSAPCScheduler(finer, BlockManager(1000, BLOCK_SIZE), 4096, predictor).make_sizer()
+    sizer.begin_round(plan, memory)
+    num_candidates = sizer.size(request, plan).num_candidates
+    decide_us = _median_us(lambda _: sizer.size(request, plan), 2000)
+    schedule_us, num_prefills = _lprs_round(config, predictor, memory)
+    print("LPRS with the shipped predictor; host microseconds, medians")
+    print(
+        f"one prediction of {len(chunks)} candidates {predict_us:.0f}; one decision among {num_candidates} {decide_us:.0f}"
+    )
+    print(
+        f"schedule under LPRS_APC with 64 decodes and 1,000 waiting {schedule_us:.0f}, "
+        f"with {num_prefills:.1f} prefills a round"
+    )
+
+
+def _lprs_round(config: LprsApcSchedulerConfig, predictor: Predictor, memory: MemoryStats) -> tuple[float, float]:
+    """Median microseconds of schedule with 64 decodes and 1,000 waiting, and the prefills a round took."""
+    times, num_prefills = [], []
+    for _ in range(30):
+        scheduler = LPRSAPCScheduler(config, BlockManager(100_000, BLOCK_SIZE), 4096, predictor)
+        for i in range(64):
+            scheduler.add(_request(i, 8, 2000), 0.0)
+        while len(scheduler.decodes) < 64:
+            output = scheduler.schedule(0.0)
+            assert output is not None
+            scheduler.update(output, StepResult([0] * output.num_seqs, 0.02, memory), 0.0)
+        for i in range(1000):
+            scheduler.add(_request(64 + i, 50 + i % 700, 100), 1.0)
+        started = time.perf_counter()
+        output = scheduler.schedule(2.0)
+        times.append(time.perf_counter() - started)
+        assert output is not None and len(output.decodes) == 64
+        num_prefills.append(len(output.prefills))
+    return 1e6 * statistics.median(times), statistics.mean(num_prefills)
+
+
 def main() -> None:
     print("Scheduler under AGING, chunk 512, 256 decodes; host microseconds, medians")
     print(f"{'waiting':>9} {'prefill':>9} {'schedule':>9} {'update':>9} {'sum':>9} {'add':>7} {'abort':>7}")
@@ -107,6 +156,8 @@ def main() -> None:
     for spare_seats, what in ((0, "seats full"), (1, "one prompt in prefill")):
         few, many = (statistics.median(map(sum, rounds[n, spare_seats])) for n in (1_000, 100_000))
         print(f"a round at 100,000 waiting costs {many / few:.2f}x that at 1,000 ({what}; limit 2)")
+    print()
+    predictor_cost()
 
 
 if __name__ == "__main__":

@@ -12,8 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from predictor.features import from_rounds
-from predictor.rounds_file import NUMBER_COLUMNS as NUMBER_COLUMNS
-from predictor.rounds_file import SOURCE_COLUMNS as SOURCE_COLUMNS
 from predictor.rounds_file import TARGET, read
 from predictor.source import Source
 

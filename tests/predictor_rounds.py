@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from predictor.dataset import NUMBER_COLUMNS, SOURCE_COLUMNS, Dataset, Split, sample_weights, split_rows
+from predictor.dataset import Dataset, Split, sample_weights, split_rows
 from predictor.features import MEMORY_COLUMNS, ROUND_COLUMNS, round_to_tile
+from predictor.rounds_file import NUMBER_COLUMNS, SOURCE_COLUMNS
 from predictor.source import Source
 
 SOURCE = Source("rtx_4090", "Qwen/Qwen3-8B", "lean", jitter=0.01)
