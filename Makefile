@@ -7,6 +7,7 @@ STAMP := $(VENV)/.set-up
 BIN := $(VENV)/bin
 PREDICTOR_STAMP := $(VENV)/.set-up-predictor
 PREDICTOR_MODELS := predictor/models/Qwen3-8B--rtx_4090.npz predictor/models/Qwen3-8B--rtx_pro_5000_72gb.npz
+PREDICTOR_DATA := results/predictor/rtx_4090.csv results/predictor/rtx_pro_5000_72gb.csv
 LINT_STAMP := $(VENV)/.set-up-lint
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint requirements.lock
 
@@ -34,7 +35,7 @@ crumbs: $(STAMP) ## Run LPRS without and with APC on the paper's heterogeneous w
 lprs: $(STAMP) ## Compare LPRS with static budgets under high load
 	@$(BIN)/python -m benchmarks.lprs_at_work
 
-predictor: $(PREDICTOR_MODELS) ## Collect rounds and train the latency predictors that are shipped (installs torch)
+predictor: $(PREDICTOR_DATA) $(PREDICTOR_MODELS) ## Collect rounds and train the latency predictors that are shipped (installs torch)
 
 predictor-paper: results/predictor/rtx_pro_5000_72gb.csv $(PREDICTOR_STAMP) ## Train with the paper's settings (Table 7)
 	@$(BIN)/python -m predictor.train $< --preset paper --output results/predictor/paper.npz

@@ -108,7 +108,8 @@ def predictor_cost() -> None:
     schedule_us, num_prefills = _lprs_round(config, predictor, memory)
     print("LPRS with the shipped predictor; host microseconds, medians")
     print(
-        f"one prediction of {len(chunks)} candidates {predict_us:.0f}; one decision among {num_candidates} {decide_us:.0f}"
+        f"one prediction of {len(chunks)} candidates {predict_us:.0f}; "
+        f"one decision among {num_candidates} {decide_us:.0f}"
     )
     print(
         f"schedule under LPRS_APC with 64 decodes and 1,000 waiting {schedule_us:.0f}, "
