@@ -95,6 +95,9 @@ def test_the_scope_unfinished_counts_every_other_unfinished_prompt():
     plan = plan_of(0, (20,), num_partial=2)
     assert review(control, partial, 20, plan).num_tokens == 20  # one other
     assert review(control, waiting, 20, plan).reason == REFUSED_BY_CAP  # two others
+    newcomers = plan_of(0, (20,), num_partial=0)
+    newcomers.num_admitted = 2
+    assert review(control, waiting, 20, newcomers).reason == REFUSED_BY_CAP  # two admitted in this round
     # The warm start looks at the round alone, or paused prompts would hold each other up.
     assert review(control, waiting, 20, plan_of(0, (), num_partial=2)).reason == WARM_START
 
@@ -116,6 +119,16 @@ def test_a_deferred_prompt_keeps_its_kv_or_gives_it_back():
     assert paused.num_computed_tokens == 32 and paused.block_ids and paused.num_preemptions == 0
     assert released.num_computed_tokens == 0 and not released.block_ids and released.num_preemptions == 1
     assert released.status is RequestStatus.WAITING
+
+
+def test_a_prompt_with_a_chunk_in_flight_is_never_released():
+    scheduler = make_scheduler("APC", chunk_size=32, c_max=1, l_min=16, on_defer="release", max_num_seqs=4)
+    scheduler.add(make_request("long", 100, 1), 0.0)
+    scheduler.schedule(0.0)  # stays in flight
+    scheduler.add(make_request("short", 20, 1, arrival=-1.0), 0.0)
+    output = scheduler.schedule(0.0)
+    assert [r.request_id for r, _ in output.prefills] == ["short"] and output.reasons == {REFUSED_BY_CAP: 1}
+    assert scheduler.requests["long"].num_computed_tokens == 32
 
 
 @given(
@@ -144,3 +157,11 @@ def test_apc_mends_crumbs():
 
     assert set(chunks("LPRS")) == {1}
     assert chunks("LPRS_APC") == [16, 16, 8] * 3
+
+
+def test_prompts_admitted_in_this_round_count_as_unfinished():
+    scheduler = make_scheduler("APC", chunk_size=64, c_max=1, l_min=4, cap_scope="unfinished")
+    for name in ("a", "b"):
+        scheduler.add(make_request(name, 8, 1), 0.0)
+    output = next_round(scheduler)
+    assert [r.request_id for r, _ in output.prefills] == ["a"] and output.reasons == {REFUSED_BY_CAP: 1}

@@ -23,6 +23,10 @@ LLAMA = load_model_shape("meta-llama/Meta-Llama-3-8B")
 RTX_4090 = DEVICES["rtx_4090"]
 
 
+def kv_blocks(device, model, tp=1, pp=1, *, gpu_memory_utilization=0.9, block_size=16) -> int:
+    return num_kv_blocks(device, model, tp, pp, gpu_memory_utilization=gpu_memory_utilization, block_size=block_size)
+
+
 def make_request(num_prompt_tokens: int, num_computed_tokens: int) -> Request:
     request = Request("r", range(num_prompt_tokens), SamplingParams(), 0.0)
     request.num_computed_tokens = num_computed_tokens
@@ -177,27 +181,27 @@ def test_smollm2_splits_over_three():
 
 def test_kv_blocks_of_the_4090():
     # 24 GiB * 0.9 - 15.25 GiB of weights - 2 GiB = 4.3 GiB of 144 KiB a token.
-    assert num_kv_blocks(RTX_4090, QWEN) * 16 == pytest.approx(31_600, abs=200)
-    assert num_kv_blocks(RTX_4090, QWEN, block_size=32) == num_kv_blocks(RTX_4090, QWEN) // 2
+    assert kv_blocks(RTX_4090, QWEN) * 16 == pytest.approx(31_600, abs=200)
+    assert kv_blocks(RTX_4090, QWEN, block_size=32) == kv_blocks(RTX_4090, QWEN) // 2
     # The published high-load run at fraction 0.6 of 72 GiB had about 180,000 tokens of KV cache.
-    tokens = 16 * num_kv_blocks(DEVICES["rtx_pro_5000_72gb"], QWEN, gpu_memory_utilization=0.6)
+    tokens = 16 * kv_blocks(DEVICES["rtx_pro_5000_72gb"], QWEN, gpu_memory_utilization=0.6)
     assert tokens == pytest.approx(180_000, rel=0.06)
 
 
 def test_kv_blocks_grow_with_ranks():
-    one = num_kv_blocks(DEVICES["a100_80gb"], QWEN)
-    assert num_kv_blocks(DEVICES["a100_80gb"], QWEN, 2) > 2 * one
-    assert num_kv_blocks(DEVICES["a100_80gb"], QWEN, 1, 2) > 2 * one
+    one = kv_blocks(DEVICES["a100_80gb"], QWEN)
+    assert kv_blocks(DEVICES["a100_80gb"], QWEN, 2) > 2 * one
+    assert kv_blocks(DEVICES["a100_80gb"], QWEN, 1, 2) > 2 * one
 
 
 def test_model_that_does_not_fit_names_model_device_and_sizes():
     with pytest.raises(ValueError, match=r"Llama-2-70b-hf does not fit on rtx_4090.*128\.\d GiB.*has 21\.6 GiB"):
-        num_kv_blocks(RTX_4090, load_model_shape("meta-llama/Llama-2-70b-hf"))
+        kv_blocks(RTX_4090, load_model_shape("meta-llama/Llama-2-70b-hf"))
 
 
 def test_memory_stats_follow_the_blocks_in_use():
     memory = MemoryModel(RTX_4090, QWEN)
-    empty, full = memory.stats(0), memory.stats(num_kv_blocks(RTX_4090, QWEN))
+    empty, full = memory.stats(0), memory.stats(kv_blocks(RTX_4090, QWEN))
     assert empty.cuda_allocated_mb == pytest.approx(QWEN.weight_bytes() / 1e6)
     assert full.cuda_allocated_mb - empty.cuda_allocated_mb == pytest.approx(31_616 * 147_456 / 1e6, rel=0.01)
     total = 24 * 2**30 / 1e6

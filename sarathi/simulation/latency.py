@@ -179,8 +179,9 @@ def num_kv_blocks(
     model: ModelShape,
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
-    gpu_memory_utilization: float = 0.9,
-    block_size: int = 16,
+    *,
+    gpu_memory_utilization: float,
+    block_size: int,
     dtype_bytes: int = 2,
 ) -> int:
     """KV blocks that fit beside weights and ACTIVATION_RESERVE_GIB on the fullest rank.
