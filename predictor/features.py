@@ -55,27 +55,14 @@ _SMALL_TILES = np.array([0] + [16] * 16 + [32] * 16 + [64] * 32)
 
 
 def from_rounds(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Raw features (n, 11) of n recorded rounds, in order, from their rounds.csv columns.
-
-    A round's record holds the memory that its own worker saw; the scheduler knew that of the round before, so
-    memory moves down by one. The first round of a run keeps its own. A column `run`, where there is one, says
-    which rounds belong together.
+    """Raw features (n, 11) of n recorded rounds from their rounds.csv columns.
 
     Raises ValueError naming the columns that are missing.
     """
     missing = [column for column in ROUND_COLUMNS.values() if column not in columns]
     if missing:
         raise ValueError(f"rounds: column(s) {', '.join(missing)} are missing; a rounds.csv has them")
-    raw = np.column_stack([np.asarray(columns[column], dtype=np.float64) for column in ROUND_COLUMNS.values()])
-    follows = np.ones(len(raw), dtype=bool)
-    follows[:1] = False
-    if "run" in columns:
-        run = np.asarray(columns["run"])
-        follows[1:] = run[1:] == run[:-1]
-    after = np.flatnonzero(follows)
-    memory = raw[:, MEMORY_COLUMNS].copy()
-    raw[after, MEMORY_COLUMNS] = memory[after - 1]
-    return raw
+    return np.column_stack([np.asarray(columns[column], dtype=np.float64) for column in ROUND_COLUMNS.values()])
 
 
 def from_plan(request: Request, chunks: np.ndarray, plan: BatchPlan, memory: MemoryStats) -> np.ndarray:

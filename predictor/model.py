@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -135,52 +137,40 @@ class Predictor:
             raise ValueError(f"predictor file: {path} cannot be written ({error.strerror})") from error
 
     @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        device: str | None = None,
-        model: str | None = None,
-        *,
-        engine_profile: str | None = None,
-        tensor_parallel_size: int | None = None,
-        pipeline_parallel_size: int | None = None,
-    ) -> Predictor:
-        """Read a model, refusing one that was trained for something else than what is asked (None: anything).
+    def load(cls, path: str | Path, asked: Mapping[str, object] = MappingProxyType({})) -> Predictor:
+        """Read a model, refusing one that was trained for something else than is asked (values of Source by name).
 
         Raises ValueError, one line with the command that makes the right file, for a file that is missing, corrupt,
-        of another kind, with features that this version does not have, or for another device, LLM, engine profile or
-        parallel size.
+        of another kind, with features that this version does not have, or for another device, LLM and so on.
         """
         path = Path(path)
-        asked = {
-            "device": device,
-            "model": model,
-            "engine_profile": engine_profile,
-            "tensor_parallel_size": tensor_parallel_size,
-            "pipeline_parallel_size": pipeline_parallel_size,
-        }
-        asked = {name: value for name, value in asked.items() if value is not None}
         header, arrays = _read(path, asked)
         try:
-            features, extras = header["features"], header["extras"]
+            features, extras = list(header["features"]), header["extras"]
+            known = list(feature_names(extras))
+            if features != known:
+                strange = sorted(set(features) ^ set(known)) or ["their order"]
+                _refuse(path, f"was made for other features: {', '.join(strange)}", asked)
             source = Source(**header["source"])
             names = ("num_rounds", "test_errors", "command", "settings")
             info = ModelInfo(source, **{name: header[name] for name in names})
             bounds = np.array([header["training_range"][name] for name in RAW_FEATURES])
             regressor = REGRESSORS[header["kind"]].from_arrays(arrays)
-            known = feature_names(extras)
             if not np.isfinite(regressor(derive(np.ones((1, NUM_RAW)), extras))).all():
                 raise ValueError("its numbers are not finite")
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except RefusedFileError:
+            raise
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             _refuse(path, f"is damaged or of another version ({type(error).__name__}: {error})", asked)
-        if tuple(features) != known:
-            strange = sorted(set(features) ^ set(known)) or ["their order"]
-            _refuse(path, f"was made for other features: {', '.join(strange)}", asked)
         for name, value in asked.items():
             trained_for = getattr(source, name)
             if trained_for != value:
-                _refuse(path, f"was trained for {name} {trained_for}, not {value}", asked)
+                _refuse(path, f"was trained for {name} {trained_for}, not {value}", asked, is_foreign=True)
         return cls(regressor, info, (bounds[:, 0], bounds[:, 1]), extras)
+
+
+class RefusedFileError(ValueError):
+    """A predictor file that cannot be used: why, and the command that makes the right one."""
 
 
 def _read(path: Path, asked: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -203,14 +193,17 @@ def _read(path: Path, asked: Mapping[str, object]) -> tuple[dict[str, Any], dict
     return header, arrays
 
 
-def _refuse(path: Path, problem: str, asked: Mapping[str, object]) -> NoReturn:
-    raise ValueError(f"predictor file: {path} {problem}; make one with `{training_command(path, **asked)}`") from None
+def _refuse(path: Path, problem: str, asked: Mapping[str, object], is_foreign: bool = False) -> NoReturn:
+    """A foreign file is somebody's good work: the command that is told must not overwrite it."""
+    command = training_command("predictor.npz" if is_foreign else path, **asked)
+    raise RefusedFileError(f"predictor file: {path} {problem}; make one with `{command}`") from None
 
 
 _COLLECT_FLAGS = {
     "device": "--simulated_executor_config_device",
     "engine_profile": "--simulated_executor_config_engine_profile",
     "model": "--model_config_model",
+    "dtype_bytes": "--model_config_dtype",
     "tensor_parallel_size": "--parallel_config_tensor_parallel_size",
     "pipeline_parallel_size": "--parallel_config_pipeline_parallel_size",
 }
@@ -218,8 +211,12 @@ _COLLECT_FLAGS = {
 
 def training_command(path: str | Path = "predictor.npz", **asked: object) -> str:
     """The commands that profile what is asked (names of Source) and train a model on it into `path`."""
-    flags = "".join(f" {_COLLECT_FLAGS[name]} {value}" for name, value in asked.items())
+    defaults = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "dtype_bytes": 2}
+    values = {name: value for name, value in asked.items() if value != defaults.get(name)}
+    if "dtype_bytes" in values:
+        values["dtype_bytes"] = "float32"
+    flags = "".join(f" {_COLLECT_FLAGS[name]} {shlex.quote(str(value))}" for name, value in values.items())
     return (
         f"python -m predictor.collect --output rounds.csv{flags} && "
-        f"python -m predictor.train rounds.csv --output {path}"
+        f"python -m predictor.train rounds.csv --output {shlex.quote(str(path))}"
     )

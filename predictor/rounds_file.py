@@ -24,6 +24,7 @@ SOURCE_COLUMNS: dict[str, type] = {
     "device": str,
     "model": str,
     "engine_profile": str,
+    "dtype_bytes": int,
     "tensor_parallel_size": int,
     "pipeline_parallel_size": int,
     "simulated": bool,

@@ -12,6 +12,7 @@ class Source:
     device: str
     model: str  # the LLM
     engine_profile: str = ""  # of a simulated device
+    dtype_bytes: int = 2  # of a weight
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     simulated: bool = True
@@ -23,6 +24,8 @@ class Source:
             parts.append(f"engine profile {self.engine_profile}")
         if self.tensor_parallel_size > 1 or self.pipeline_parallel_size > 1:
             parts.append(f"TP {self.tensor_parallel_size}, PP {self.pipeline_parallel_size}")
+        if self.dtype_bytes != 2:
+            parts.append(f"{self.dtype_bytes} bytes a weight")
         if self.jitter:
             parts.append(f"jitter {self.jitter:g}")
         return ", ".join(parts)

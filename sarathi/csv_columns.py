@@ -6,11 +6,13 @@ Knows nothing of what the columns mean.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-MAX_VALUE = 2**53  # up to here every integer is a float and a C size
+from sarathi.errors import shown
+
+MAX_VALUE = 10**15  # of a column without a limit of its own; up to here every integer is a float and a C size
 
 
 class Row(NamedTuple):
@@ -18,13 +20,14 @@ class Row(NamedTuple):
     values: list[float]  # one a column asked for
 
 
-def read_rows(path: str | Path, columns: Sequence[str]) -> Iterator[Row]:
+def read_rows(path: str | Path, columns: Sequence[str], limits: Mapping[str, int] | None = None) -> Iterator[Row]:
     """The named columns of each row, in file order; other columns are ignored.
 
     A byte-order mark, blank lines and blanks around cells are skipped. Raises ValueError, one line that names file,
     line and column, for a file that cannot be read or has no rows, a missing column, and a cell that is not a
-    number from 0 to MAX_VALUE.
+    number from 0 to the column's entry in `limits`, else MAX_VALUE.
     """
+    highest = [(limits or {}).get(name, MAX_VALUE) for name in columns]
     num_rows = 0
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
@@ -32,7 +35,7 @@ def read_rows(path: str | Path, columns: Sequence[str]) -> Iterator[Row]:
             _, header = next(lines, (1, []))
             places = _find(header, columns, path)
             for line, cells in lines:
-                yield Row(line, _numbers(cells, places, columns, f"{path}, line {line}"))
+                yield Row(line, _numbers(cells, places, columns, highest, f"{path}, line {line}"))
                 num_rows += 1
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from error
@@ -62,15 +65,17 @@ def _find(header: list[str], columns: Sequence[str], path: str | Path) -> list[i
     return [names.index(name) for name in columns]
 
 
-def _numbers(cells: list[str], places: list[int], columns: Sequence[str], where: str) -> list[float]:
+def _numbers(
+    cells: list[str], places: list[int], columns: Sequence[str], highest: Sequence[int], where: str
+) -> list[float]:
     values = []
-    for place, name in zip(places, columns, strict=True):
+    for place, name, limit in zip(places, columns, highest, strict=True):
         text = cells[place].strip() if place < len(cells) else ""
         try:
             value = float(text)
         except ValueError:
-            raise ValueError(f"{where}, column {name}: {text!r} is not a number") from None
-        if not 0 <= value <= MAX_VALUE:
-            raise ValueError(f"{where}, column {name}: {text} is not allowed; a number from 0 to 2**53")
+            raise ValueError(f"{where}, column {name}: {shown(text)} is not a number") from None
+        if not 0 <= value <= limit:
+            raise ValueError(f"{where}, column {name}: {value:g} is not allowed; a number from 0 to {limit:,}")
         values.append(value)
     return values

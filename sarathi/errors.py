@@ -5,15 +5,30 @@ Knows no setting and no flag by name. Every message is one line.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+MAX_SHOWN, MAX_MESSAGE = 200, 1500  # characters, of a value and of a whole message
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = MAX_SHOWN
+_REPR.maxlevel = 2
+
+
+def shown(value: object) -> str:
+    """`repr(value)` for a message, cut where it is long; never expanded first, so aliases in YAML cannot explode."""
+    try:
+        text = _REPR.repr(value)
+    except ValueError:  # an integer of more digits than Python prints
+        text = f"a value of type {type(value).__name__} with thousands of digits"
+    return _cut(text, MAX_SHOWN)
 
 
 class FieldError(ValueError):
     """A value of the parameter or setting `field` that is not allowed: `field: text`, `owner` before it."""
 
     def __init__(self, field: str, text: str, owner: str = "") -> None:
-        super().__init__(_one_line(f"{owner}{field}: {text}"))
+        super().__init__(one_line(f"{owner}{field}: {text}"))
         self.field, self.text = field, text
 
 
@@ -21,7 +36,7 @@ class FlagError(ValueError):
     """A value that a user gave and that is not allowed: `--key: text`, and the file it stands in, if any."""
 
     def __init__(self, key: str, text: str, file: str | None = None) -> None:
-        super().__init__(_one_line(f"--{key}: {text}" + (f" (in {file})" if file else "")))
+        super().__init__(one_line(f"--{key}: {text}" + (f" (in {file})" if file else "")))
 
 
 @contextmanager
@@ -42,5 +57,10 @@ def naming(prefix: str, field: str | None = None) -> Iterator[None]:
         raise FlagError(f"{prefix}_{field}", str(error)) from error
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.splitlines())
+def one_line(text: str) -> str:
+    """A message without line breaks, its middle left out where it is very long."""
+    return _cut(" ".join(text.splitlines()), MAX_MESSAGE)
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length // 2]} ... {text[-length // 2 + 5 :]}"

@@ -66,6 +66,7 @@ def make_output(
         "num_partial": 0,
         "num_running": 0,
         "num_used_blocks": 0,
+        "memory": MemoryStats(),
     }
     return SchedulerOutput(**(values | fields))
 

@@ -49,23 +49,25 @@ def plan_of(decodes=0, prefills=(), budget=512, num_partial=0) -> BatchPlan:
     ],
 )
 def test_eq_12(decodes, budget, c_max, seats, cap):
-    assert review(gate(c_max, 16, seats), make_request("a", 100, 1), 16, plan_of(decodes, (), budget)).cap == cap
+    control = gate(c_max, 16, seats)
+    control.begin_round(plan_of(decodes, (), budget), MemoryStats())
+    assert control.cap == cap
 
 
 def test_eq_14_accepts_what_passes_both_tests():
-    assert review(gate(), make_request("a", 100, 1), 16, plan_of(3, (20,))) == GateVerdict(16, cap=6)
+    assert review(gate(), make_request("a", 100, 1), 16, plan_of(3, (20,))) == GateVerdict(16)
     # m = min(remaining, L_min): the end of a prompt may be shorter.
     assert review(gate(), make_request("a", 5, 1), 5, plan_of(3, (20,))).num_tokens == 5
 
 
 def test_eq_14_refuses_at_the_cap_and_ends_the_scan():
     verdict = review(gate(c_max=2), make_request("a", 100, 1), 50, plan_of(0, (20, 20)))
-    assert verdict == GateVerdict(0, REFUSED_BY_CAP, ends_scan=True, cap=2)
+    assert verdict == GateVerdict(0, REFUSED_BY_CAP, ends_scan=True)
 
 
 def test_eq_14_refuses_a_small_chunk_where_a_prefill_is_active():
     verdict = review(gate(), make_request("a", 100, 1), 15, plan_of(0, (20,)))
-    assert verdict == GateVerdict(0, REFUSED_BY_MIN_CHUNK, cap=6)
+    assert verdict == GateVerdict(0, REFUSED_BY_MIN_CHUNK)
 
 
 def test_where_both_tests_fail_the_cap_is_counted():
@@ -73,14 +75,14 @@ def test_where_both_tests_fail_the_cap_is_counted():
 
 
 def test_warm_start_grows_a_crumb_to_the_least_chunk():
-    assert review(gate(), make_request("a", 100, 1), 1, plan_of(5)) == GateVerdict(16, WARM_START, cap=6)
+    assert review(gate(), make_request("a", 100, 1), 1, plan_of(5)) == GateVerdict(16, WARM_START)
     assert review(gate(), make_request("a", 9, 1), 1, plan_of(5)).num_tokens == 9
 
 
 def test_warm_start_where_the_cap_is_zero():
     """Budget 16, L_min 32, a prompt of 10 tokens, an idle device: Eq. 14 as printed refuses it for ever."""
     verdict = review(gate(l_min=32), make_request("a", 10, 1), 10, plan_of(0, (), budget=16))
-    assert verdict == GateVerdict(10, WARM_START, cap=0)
+    assert verdict == GateVerdict(10, WARM_START)
     # 85 decodes of a budget of 100 leave 15 tokens, fewer than L_min: min(h, m) = 15.
     assert review(gate(seats=128), make_request("a", 100, 1), 1, plan_of(85, (), budget=100)).num_tokens == 15
     requests = [make_request("a", 10, 3)]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import logging
 import os
+import shlex
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ import pytest
 from sarathi.benchmark import main as benchmark_main
 from sarathi.benchmark import shootout
 from sarathi.benchmark.build import build_workload
-from sarathi.benchmark.entry_point import BROKEN_PIPE, INTERRUPTED
+from sarathi.benchmark.entry_point import BROKEN_PIPE, CANNOT_WRITE, INTERRUPTED
 from sarathi.benchmark.runner import run_benchmark
 from sarathi.benchmark.system import build_system
 from sarathi.config import SCHEDULER_CONFIGS, parse_args
@@ -111,6 +114,13 @@ FILES = {
         "batch_num_prefill_tokens,batch_num_decode_tokens,sum_decode_context_len,prefill_processed_tokens,"
         "batch_execution_time\n8,0,0,0,0.02\n"
     ),
+    "huge_rounds.csv": (
+        "batch_num_prefill_tokens,batch_num_decode_tokens,sum_decode_context_len,prefill_processed_tokens,"
+        "batch_execution_time\n8,0,0,0,1e7\n"
+    ),
+    "nul.csv": "arrived_at,num_prefill_tokens,num_decode_tokens\n0,1\0,1\n",
+    "latin.csv": "arrived_at,num_prefill_tokens,num_decode_tokens\n0,1,1,\udcff\n",
+    "deep.json": "[" * 100_000,
     "config.json": '{"num_attention_heads": 0}',
     "refusing.py": (
         "from sarathi.core.scheduler import BaseScheduler\n"
@@ -195,13 +205,27 @@ BAD = [
     ("--config=no.yaml", "config", "cannot read 'no.yaml'"),
     ("--executor_config_type=LOCAL", "executor_config_type", "'LOCAL' is not available yet"),
     ("--num_replicas=2", "num_replicas", "2 is not supported yet"),
+    ("--config=", "config", "cannot read ''"),
+    ("--model_config_model=\udcff", "model_config_model", r"'\udcff' is not allowed; text without NUL"),
+    *(
+        (f"--scheduler_config_type=sarathi.core.variants.{name}Scheduler", "custom_scheduler_config_params", "sarathi.")
+        for name in ("Sarathi", "Aging", "LPRS", "APC")
+    ),
+    (f"{SHAREGPT}file=deep.json", "sharegpt_request_generator_config_file", "deep.json holds no answered"),
+    (
+        "--simulated_executor_config_rounds_file=huge_rounds.csv",
+        "simulated_executor_config_rounds_file",
+        "huge_rounds.csv, line 2, column batch_execution_time: 1e+07",
+    ),
+    (f"{REPLAY}trace_file=nul.csv", "trace_request_generator_config_trace_file", "nul.csv, line 2"),
+    (f"{REPLAY}trace_file=latin.csv", "trace_request_generator_config_trace_file", "latin.csv: not a UTF-8 text file"),
 ]
 
 
 @pytest.fixture
 def in_folder_with_files(tmp_path, monkeypatch) -> None:
     for name, content in FILES.items():
-        (tmp_path / name).write_text(content)
+        (tmp_path / name).write_bytes(content.encode("utf-8", "surrogateescape"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -247,7 +271,7 @@ def test_what_needs_no_workload_is_checked_before_one_is_read(command, flag, mon
     def refuse(*args):
         raise AssertionError("too late")
 
-    monkeypatch.setattr(command, "build_workload", refuse)
+    monkeypatch.setattr("sarathi.benchmark.build.build_workload", refuse)
     assert command.main([flag]) == 2
     with pytest.raises(AssertionError):
         command.main([])
@@ -397,14 +421,74 @@ def test_a_policy_that_crashes_leaves_its_traceback_and_names_the_folder(command
     assert [note.startswith(f"{directory} is incomplete") for note in crash.value.__notes__] == [True]
 
 
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
+def full_disk(*args):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@COMMANDS
+@pytest.mark.parametrize(
+    ("written", "incomplete"),
+    [
+        ("sarathi.benchmark.runner._write_json_trace", "; its files that end in .part break off"),
+        ("sarathi.metrics.sinks.CsvSink.write_rounds", "; its files that end in .part break off"),
+        ("sarathi.metrics.plots.plot_run", ""),
+    ],
+)
+def test_a_full_disk_is_one_line_that_names_the_folder(command, written, incomplete, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(written, full_disk)
+    assert command.main([*SMALL, "--scheduler_config_type=SPF", f"--output_dir={tmp_path}"]) == CANNOT_WRITE
+    (directory,) = tmp_path.iterdir()
+    where = directory if incomplete else directory / "plots"
+    said = f"error: cannot write output (No space left on device); {where} is incomplete{incomplete}"
+    assert capsys.readouterr().err.splitlines()[-1] == said
+
+
+@COMMANDS
+def test_ctrl_c_is_one_line_wherever_it_falls(command, tmp_path, monkeypatch, capsys):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    flags = [*SMALL, "--scheduler_config_type=SPF", f"--output_dir={tmp_path}"]
+    monkeypatch.setattr("sarathi.metrics.plots.plot_run", interrupt)
+    assert command.main(flags) == INTERRUPTED
+    assert capsys.readouterr().err.splitlines()[-1].endswith("/plots is incomplete")
+    module = types.ModuleType("sarathi.benchmark.build")
+    module.__getattr__ = interrupt  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "sarathi.benchmark.build", module)
+    assert command.main(flags) == INTERRUPTED
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.parametrize("module", ["main", "shootout"])
+def test_commands_import_nothing_heavy_before_they_watch_for_ctrl_c(module):
+    program = (
+        f"import sys, sarathi.benchmark.{module}; print([m for m in ('numpy', 'sarathi.config') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(("closed", "status"), [("2>&-", 0), (">&- 2>&-", 0), ("2>&- --seed=-1", 2), (">/dev/full", 1)])
+def test_closed_and_full_outputs(closed, status, tmp_path):
+    flags = [*SMALL, "--no-metrics_config_plots", f"--output_dir={tmp_path / 'out'}"]
+    shell = f"{shlex.join([sys.executable, '-m', 'sarathi.benchmark.main', *flags])} {closed}"
+    done = subprocess.run(shell, shell=True, capture_output=True, text=True, timeout=60, env=BUFFERED)
+    assert done.returncode == status
+    if status == 0:
+        (directory,) = (tmp_path / "out").iterdir()
+        assert (directory / "rounds.csv").read_text().startswith("step_id,")
+    assert done.stderr == ("error: cannot write output (No space left on device)\n" if status == 1 else "")
+
+
 @pytest.mark.parametrize(("flags", "status"), [(SMALL, BROKEN_PIPE), (("--help",), 0)], ids=["run", "help"])
 @pytest.mark.parametrize("module", ["main", "shootout"])
 def test_a_reader_that_goes_away_ends_the_run_quietly(module, flags, status, tmp_path):
     reader, writer = os.pipe()
     os.close(reader)
-    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     command = [sys.executable, "-m", f"sarathi.benchmark.{module}", *flags, f"--output_dir={tmp_path}"]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, env=buffered)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, env=BUFFERED)
     os.close(writer)
     assert (done.returncode, done.stderr) == (status, "")
 

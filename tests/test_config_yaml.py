@@ -22,7 +22,7 @@ def parse(tmp_path: Path, text: str, *argv: str) -> c.BenchmarkConfig:
     return c.parse_args(["--config", str(path), *argv])
 
 
-MAX_INTEGER = 2**53
+MAX_INTEGER = 10**9
 AGING_256 = c.BenchmarkConfig(scheduler_config=c.AgingSchedulerConfig(chunk_size=256))
 
 
@@ -68,6 +68,12 @@ def test_values_are_typed_by_the_setting(tmp_path: Path) -> None:
     )
 
 
+def test_times_and_ratios_stay_text(tmp_path: Path) -> None:
+    assert parse(tmp_path, "output_dir: 1:30").output_dir == "1:30"
+    assert parse(tmp_path, "output_dir: 1:30.5").output_dir == "1:30.5"
+    assert parse(tmp_path, "seed: 0x10").seed == 16
+
+
 def test_empty_file_is_all_defaults(tmp_path: Path) -> None:
     assert parse(tmp_path, "# nothing\n") == c.BenchmarkConfig()
 
@@ -95,8 +101,18 @@ def test_empty_file_is_all_defaults(tmp_path: Path) -> None:
         ("{? [1, 2] : 3}", "--config: 'FILE' is not valid YAML"),
         ("executor_config: {rounds_file: no.csv}", "--simulated_executor_config_rounds_file: 'no.csv' is not a file"),
         ('"a\\nb": 1', "--config: a b is not known"),
-        ("seed: .nan", "--seed: nan is not allowed; an integer of at least 0 (in FILE)"),
+        ("seed: .nan", "--seed: nan is not allowed; an integer of at least 0 and at most 4,294,967,295 (in FILE)"),
         ("seed: true", "--seed: True is not allowed"),
+        *(
+            (f"seed: !!{tag} abc", "--config: 'FILE' is not valid YAML: a value does not fit its type (")
+            for tag in ("bool", "timestamp", "int", "float")
+        ),
+        ("seed: !!int ''", "--config: 'FILE' is not valid YAML: a value does not fit its type ("),
+        ("seed: " + "[" * 3000, "--config: 'FILE' is not valid YAML: it is nested too deeply"),
+        ("seed: 1:30", "--seed: '1:30' is not allowed"),
+        ("seed: 0x" + "f" * 5000, "--seed: a value of type int with thousands of digits is not allowed"),
+        ('output_dir: "a\\0b"', r"--output_dir: 'a\x00b' is not allowed; text without NUL"),
+        ('output_dir: "a\\ud800b"', r"--output_dir: 'a\ud800b' is not allowed; text without NUL"),
         ("scheduler_config_type: 3", "--scheduler_config_type: 3 is not allowed; one of SARATHI"),
     ],
 )
@@ -117,9 +133,9 @@ def values_of(config_type: type[c.Config], f: dataclasses.Field) -> st.SearchStr
     if declared.fixed_for_now or declared.is_input_file:
         return st.just(f.default)
     low = declared.at_least if declared.at_least is not None else declared.above
-    high = declared.at_most if declared.at_most is not None else declared.below
+    high = declared.at_most if declared.below is None else declared.below
     kinds: dict[Any, st.SearchStrategy[Any]] = {
-        int: st.integers(-MAX_INTEGER if low is None else int(low), MAX_INTEGER if high is None else int(high)),
+        int: st.integers(int(low or 0), int(high)),
         float: st.floats(
             low,
             high,
@@ -164,7 +180,8 @@ def configs(config_type: type[c.Config]) -> st.SearchStrategy[Any]:
     if config_type is c.SarathiSchedulerConfig:
         arguments["low_chunk_size"] = st.integers(1, 100)
         arguments["high_chunk_size"] = st.integers(100, MAX_INTEGER)
-        arguments["chunk_schedule_max_tokens"] = arguments["chunk_schedule_stages"] = st.integers(1, MAX_INTEGER)
+        arguments["chunk_schedule_max_tokens"] = st.integers(1, MAX_INTEGER)
+        arguments["chunk_schedule_stages"] = st.integers(1, 10**4)
     if config_type is c.HeterogeneousRequestGeneratorConfig:
         arguments["burst_from"], arguments["burst_to"] = st.floats(0, 0.4), st.floats(0.4, 1)
     if issubclass(config_type, c.ApcSchedulerConfig):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sarathi.errors import FieldError, FlagError, naming
+from sarathi.errors import FieldError, FlagError, naming, shown
 
 
 def test_every_fault_is_one_line() -> None:
@@ -31,3 +31,15 @@ def test_what_names_no_field_passes_where_none_is_meant() -> None:
         raise ValueError("a fault of ours")
     with pytest.raises(KeyError), naming("part_config", "field"):
         raise KeyError("x")
+
+
+def test_long_values_are_cut() -> None:
+    laughs: list = ["ha"] * 10
+    for _ in range(30):
+        laughs = [laughs] * 10
+    values = {"text": "x" * 10**6, "number": 10**5000, "nested": [10**5000], "aliases": laughs, "loop": {}}
+    values["loop"] = {"self": values}
+    for value in (*values.values(), values):
+        assert 0 < len(shown(value)) <= 220
+    assert shown("a\nb") == r"'a\nb'" and shown([1, {"a": None}]) == "[1, {'a': None}]"
+    assert len(str(FlagError("key", "x" * 10**6))) < 1600

@@ -155,6 +155,15 @@ def test_bias_correction_learns_from_measured_rounds():
     assert math.exp(learnt._log_bias) == pytest.approx(2.0, rel=0.02)
 
 
+@pytest.mark.parametrize("num_stages", [1, 4, 8])
+def test_bias_correction_settles_with_rounds_in_flight(num_stages):
+    """At the largest weight that is allowed."""
+    scheduler = make_scheduler("LPRS", predictor=Halved(), target_ms=15.0, chunk_size=60, bias_correction=0.2)
+    run(scheduler, [make_request(str(i), 400, 2) for i in range(60)], num_stages, LinearLatency(num_stages))
+    learnt: Any = scheduler.sizer
+    assert math.exp(learnt._log_bias) == pytest.approx(2.0, rel=0.1)
+
+
 def test_drift_falls_back_to_the_static_budget_and_returns():
     policy = sizer(lambda c: 0.02, drift_limit=0.3)
     request, plan = make_request("a", 50, 1), plan_with(0)

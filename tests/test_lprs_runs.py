@@ -72,6 +72,8 @@ def test_rounds_keep_to_the_target_and_are_recorded(tmp_path):
         (["--lprs_scheduler_config_predictor_file=README.md"], "is no predictor file, or is damaged"),
         (["--simulated_executor_config_device=h100"], "no predictor is shipped for Qwen/Qwen3-8B on h100"),
         (["--simulated_executor_config_engine_profile=sarathi_2024"], "was trained for engine_profile lean"),
+        (["--model_config_dtype=float32", "--model_config_model=smollm2"], "no predictor is shipped for smollm2"),
+        (["--parallel_config_tensor_parallel_size=2"], "was trained for tensor_parallel_size 1, not 2"),
         (
             [
                 f"--lprs_scheduler_config_predictor_file={shipped_file('rtx_4090', 'Qwen/Qwen3-8B')}",

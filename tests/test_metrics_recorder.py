@@ -176,10 +176,11 @@ def fake_round(step_id: int = 0, **changes: Any) -> SchedulerOutput:
 
 def test_starved_rounds_gate_reasons_predictions_and_memory(tmp_path: Path) -> None:
     recorder = Recorder([CsvSink(tmp_path)], {})
-    result = StepResult([0, 0], 0.5, MemoryStats(1.5, 2.5, 3.5, 4.5))
+    result = StepResult([0, 0], 0.5, MemoryStats(9.0, 9.0, 9.0, 9.0))
     prefill = (make_request("p", 4, 4), 1)
     rounds = [
-        fake_round(0),  # two decodes, a budget of two, three waiting
+        # Two decodes, a budget of two, three waiting; memory as the scheduler knew it.
+        fake_round(0, memory=MemoryStats(1.5, 2.5, 3.5, 4.5)),
         fake_round(1, num_waiting=0),
         fake_round(2, token_budget=3),
         fake_round(3, prefills=[prefill], num_prefill_tokens=1, reasons={"cap": 2, "warm_start": 1}),

@@ -162,7 +162,7 @@ def test_command_prints_table_and_writes_files(tmp_path: Path, capsys: pytest.Ca
     assert figures["models"]["linear"]["max_ms"] >= figures["models"]["linear"]["p99_ms"] > 0
     assert (tmp_path / "model_evaluation.png").stat().st_size > 10_000
     for kind in ("mean", "linear", "two_piece"):
-        saved = Predictor.load(tmp_path / "kinds" / f"{kind}.npz", SOURCE.device, SOURCE.model)
+        saved = Predictor.load(tmp_path / "kinds" / f"{kind}.npz", {"device": SOURCE.device, "model": SOURCE.model})
         assert saved.kind == kind
         assert saved.info.command.startswith("python -m predictor.evaluate ")
         assert saved.info.settings["data"]["seed"] == 3

@@ -105,7 +105,7 @@ def test_trees_of_sklearn_predict_the_same() -> None:
 def test_a_saved_model_predicts_the_same(kind: str, tmp_path: Path) -> None:
     model = Predictor(REGRESSORS[kind], INFO, RANGE)
     model.save(tmp_path / "deep" / "model.npz")
-    loaded = Predictor.load(tmp_path / "deep" / "model.npz", "rtx_4090", "Qwen/Qwen3-8B")
+    loaded = Predictor.load(tmp_path / "deep" / "model.npz", {"device": "rtx_4090", "model": "Qwen/Qwen3-8B"})
     raw = random_raw()
     assert loaded.kind == kind
     assert np.array_equal(loaded.predict_features(raw), model.predict_features(raw))
@@ -159,7 +159,7 @@ def test_outside_the_training_range_is_warned_of_once_for_each_feature(caplog: p
 
 def refusal(path: Path, **asked) -> str:
     with pytest.raises(ValueError, match=r"^predictor file: ") as caught:
-        Predictor.load(path, **asked)
+        Predictor.load(path, asked)
     message = str(caught.value)
     assert "\n" not in message and str(path) in message
     return message
@@ -185,6 +185,25 @@ def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
     Predictor(make_mlp(16), INFO, RANGE).save(path)
     path.write_bytes(path.read_bytes()[:-500])
     assert "damaged" in refusal(path)
+
+
+def test_a_foreign_file_is_not_told_to_be_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "mine.npz"
+    Predictor(make_mlp(16), INFO, RANGE).save(path)
+    message = refusal(path, device="h100", dtype_bytes=4, tensor_parallel_size=2)
+    assert "was trained for device rtx_4090, not h100" in message and "--output predictor.npz`" in message
+    assert "--model_config_dtype float32 --parallel_config_tensor_parallel_size 2" in message
+
+
+@pytest.mark.parametrize("features", [["prefill_tokens"], None, 3])
+def test_other_features_are_told_as_such(features: object, tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    Predictor(Linear(np.ones(3), 0.0), INFO, RANGE).save(path)
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    header = json.loads(str(arrays["header"])) | {"features": features}
+    np.savez(path, **{**arrays, "header": np.array(json.dumps(header))})
+    assert ("made for other features" if isinstance(features, list) else "damaged or of another") in refusal(path)
 
 
 @pytest.mark.parametrize("weights", [np.ones(3), np.full(16, np.nan)])
@@ -251,7 +270,7 @@ def with_header(path: Path, **changes: object) -> Path:
     [
         ({"features": [*list(RAW_FEATURES)[::-1], "bias"]}, "was made for other features"),
         ({"features": ["temperature"]}, "temperature"),
-        ({"extras": ["tiles"]}, "damaged or of another version"),
+        ({"extras": ["tiles"]}, "was made for other features"),
         ({"kind": "oracle"}, "damaged or of another version"),
         ({"kind": "mlp"}, "damaged or of another version"),
         ({"source": None}, "damaged or of another version"),

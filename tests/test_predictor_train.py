@@ -157,7 +157,7 @@ def test_command_writes_model_curves_and_errors(torch: Any, tmp_path: Path, caps
     assert main(argv) == 0
     shown = capsys.readouterr().out
     assert "of 2, validation MAE" in shown and "Least MAE: " in shown
-    predictor = Predictor.load(output, SOURCE.device, SOURCE.model)
+    predictor = Predictor.load(output, {"device": SOURCE.device, "model": SOURCE.model})
     assert predictor.info.command == "python -m predictor.train " + " ".join(argv)
     assert predictor.info.settings["train"]["hidden_sizes"] == [16, 8]
     assert predictor.info.settings["train"]["dropout"] == 0.1

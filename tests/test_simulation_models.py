@@ -93,6 +93,8 @@ def test_mixture_of_experts(tmp_path):
         ({"num_attention_heads": 0}, "num_heads 0 is not allowed"),
         ({"num_key_value_heads": 5}, "num_kv_heads 5 must divide num_heads 32"),
         ({"num_experts": 8, "num_experts_per_tok": 9}, "experts_per_token 9 is not allowed"),
+        ({"num_experts": -4}, "num_experts -4 is not allowed; an integer from 0 to 1,000,000,000"),
+        ({"hidden_size": 8 * 10**400}, r"hidden_size 80+\.\.\.0+ is not allowed; an integer from 0"),
         ({"kv_lora_rank": 512}, "multi-head latent attention"),
     ],
 )
@@ -101,11 +103,18 @@ def test_config_that_makes_no_sense(tmp_path, changes, message):
         load_model_shape(write_config(tmp_path, **changes))
 
 
+def test_a_byte_order_mark_is_read_over(tmp_path):
+    path = write_config(tmp_path) / "config.json"
+    path.write_text("\ufeff" + path.read_text(), encoding="utf-8")
+    assert load_model_shape(tmp_path).num_layers == 16
+
+
 def test_config_that_is_no_json(tmp_path):
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="cannot be read as JSON"):
-        load_model_shape(tmp_path)
-    for content in ("[]", '{"text_config": 5}'):
+    for content in ("{", "", "[" * 100_000, '{"hidden_size": ' + "9" * 5000 + "}"):
+        (tmp_path / "config.json").write_text(content)
+        with pytest.raises(ValueError, match=r"model: .*cannot be read as JSON"):
+            load_model_shape(tmp_path)
+    for content in ("[]", "null", "7", '{"text_config": 5}', '{"text_config": null}'):
         (tmp_path / "config.json").write_text(content)
         with pytest.raises(ValueError, match="no JSON object"):
             load_model_shape(tmp_path)

@@ -137,6 +137,26 @@ def test_cut_off_file_keeps_whole_records_and_says_where(tmp_path, words_are_tok
                for note in workload.notes)  # fmt: skip
 
 
+@pytest.mark.parametrize("chunk_bytes", [7, 1 << 20])
+@pytest.mark.parametrize("bad", ['{"id": 5, oops}', '{"id": "cut', "[" * 5000, "oops\n{oops}\n\n{"])
+def test_a_bad_line_among_json_lines_is_skipped_and_counted(tmp_path, words_are_tokens, monkeypatch, bad, chunk_bytes):
+    monkeypatch.setattr(sharegpt_file, "_CHUNK_BYTES", chunk_bytes)
+    good = [json.dumps(conversation("w " * n, "a")) for n in (1, 2, 3)]
+    path = tmp_path / "f.jsonl"
+    path.write_text("\n".join([good[0], bad, *good[1:]]))
+    workload = load(path, num_requests=None)
+    assert [request.num_prompt_tokens for request in workload.requests] == [1, 2, 3]
+    assert "skipped 1 of 4 conversations read: 1 not JSON" in workload.notes
+    assert load(path, num_requests=None) == workload  # from the cache
+
+
+def test_an_endless_number_hides_nothing(tmp_path, words_are_tokens):
+    path = tmp_path / "f.json"
+    records = [{**conversation(f"{i}", "a"), "id": "NUMBER"} for i in range(3)]
+    path.write_text(json.dumps(records).replace('"NUMBER"', "9" * 5000))
+    assert len(load(path, num_requests=None).requests) == 3
+
+
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 
 

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,13 @@ def test_another_file_tokenizer_or_choice_of_turns_counts_again(file, cache, cou
         lambda text: text.replace('"prompt_tokens":[1', '"prompt_tokens":["x"'),
         lambda text: text.replace('"size":', '"size":1'),
         lambda text: "\udcff",
+        lambda text: "[" * 100_000,
+        lambda text: text.replace('"starts":[', '"starts":[1'),
+        lambda text: text.replace('"starts":[', '"starts":[-'),
+        lambda text: text.replace('"places":[0', '"places":[9'),
+        lambda text: text.replace('"prompt_tokens":[1', '"prompt_tokens":[100000000000'),
+        lambda text: text.replace('"num_scanned_bytes":', '"num_scanned_bytes":1'),
+        lambda text: text.replace('"broken_offset":', '"broken_offset":1'),
     ],
 )
 def test_a_corrupt_cache_is_rebuilt(file, cache, counted, caplog, damage):
@@ -169,6 +177,20 @@ def test_cache_folder(monkeypatch, tmp_path):
     assert cache_dir() == Path("/xdg/sarathi")
     monkeypatch.setenv("SARATHI_CACHE_DIR", "/own")
     assert cache_dir() == Path("/own")
+
+
+def test_cache_folder_of_a_user_without_home(monkeypatch, caplog):
+    for name in ("SARATHI_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def nobody(uid):
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    assert cache_dir() == Path(tempfile.gettempdir()) / "sarathi"
+    assert "no home folder is known" in caplog.text
+    monkeypatch.setenv("SARATHI_CACHE_DIR", "~no-such-user/x")
+    assert cache_dir() == Path("~no-such-user/x")
 
 
 def test_qwen_tokens():

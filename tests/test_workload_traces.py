@@ -59,7 +59,7 @@ def test_counts_are_cut_to_integers(trace):
 
 def test_unsorted_arrivals_are_sorted_and_said(trace):
     workload = replay(trace(HEADER + "5,1,1\n2,2,2\n9,3,3\n2,4,4\n"), num_requests=3)
-    assert rows(workload) == [(2.0, 2, 2), (2.0, 4, 4), (5.0, 1, 1)]
+    assert rows(workload) == [(0.0, 2, 2), (0.0, 4, 4), (3.0, 1, 1)]
     assert any("not in order (2 rows" in note for note in workload.notes)
     assert any("3 of 4 rows" in note for note in workload.notes)
     sorted_one = replay(trace(HEADER + "1,1,1\n2,2,2\n"))
@@ -88,8 +88,31 @@ def test_a_bad_trace_is_one_line_naming_file_line_and_column(trace, tmp_path):
 
 
 def test_arrival_times_beyond_all_numbers_are_refused(trace):
-    with pytest.raises(ValueError, match=r"time_scale_factor: 1e\+308 makes the last arrival infinite"):
-        replay(trace(HEADER + "0,1,1\n9,1,1\n"), time_scale_factor=1e308)
+    for factor in (1e308, 2e11):
+        with pytest.raises(ValueError, match=r"time_scale_factor: \S+ is too large for .*trace\.csv; its last request"):
+            replay(trace(HEADER + "0,1,1\n9,1,1\n"), time_scale_factor=factor)
+    with pytest.raises(
+        ValueError, match=r"num_requests: request 3 would arrive at 2e\+12 s; at most 1,000,000,000,000"
+    ):
+        synthetic(static_arrivals(1e12), 3)
+
+
+@pytest.mark.parametrize(("first", "factor"), [(1.7e9, 1.0), (1.7e18, 1e-9)])
+def test_a_trace_begins_at_its_first_arrival(trace, first, factor):
+    """Times of day in seconds or nanoseconds: what counts is the distance, and the clock stays exact."""
+    step = 0.5 / factor
+    workload = replay(trace(HEADER + f"{first},1,1\n{first + step!r},2,2\n"), time_scale_factor=factor)
+    assert rows(workload) == [(0.0, 1, 1), (0.5, 2, 2)]
+    assert f"arrival times begin at 0; {first:,.3f} was taken off each before scaling" in workload.notes
+    assert not any("taken off" in note for note in replay(trace(HEADER + "0,1,1\n")).notes)
+
+
+@pytest.mark.parametrize("cells", ["0,10000000000000000000,1", "0,1,1e308", "0,1e9999,1", "1e308,1,1"])
+def test_numbers_beyond_all_sense_are_refused_with_their_line(trace, cells):
+    with pytest.raises(
+        ValueError, match=r"trace\.csv, line 3, column \w+: \S+ is not allowed; a number from 0 to 1,?0"
+    ):
+        replay(trace(HEADER + f"0,1,1\n{cells}\n"))
 
 
 def test_a_replay_is_shortened_in_proportion_to_max_tokens(trace):
@@ -102,7 +125,7 @@ def test_a_replay_is_shortened_in_proportion_to_max_tokens(trace):
 
 
 def test_lengths_beyond_all_sizes_are_cut(trace):
-    assert rows(replay(trace(HEADER + "0,9e15,9e15\n"), prefill=1e300, decode=1e300)) == [(0.0, 2**53, 2**53)]
+    assert rows(replay(trace(HEADER + "0,9e8,9e8\n"), prefill=1e300, decode=1e300)) == [(0.0, 10**15, 10**15)]
 
 
 def test_lengths_are_shortened_in_proportion_to_max_tokens(trace):
@@ -149,8 +172,12 @@ def test_synthetic_requests_stop_at_the_number_or_the_duration():
     assert len(workload.requests) == 4
     with pytest.raises(ValueError, match="num_requests: an integer of at least 1 is needed where there is no duration"):
         synthetic(static_arrivals(0.5), None)
-    with pytest.raises(ValueError, match="duration: 2 s is never reached"):
+    with pytest.raises(
+        ValueError, match="duration: 2 s take more than 10,000,000 requests; request 100,000 arrives at 0 s"
+    ):
         synthetic(static_arrivals(0), None, duration=2)
+    with pytest.raises(ValueError, match="duration: 1e-200 s take more than"):
+        synthetic(static_arrivals(1e-300), None, duration=1e-200)
     with pytest.raises(ValueError, match="duration: 0 is"):
         synthetic(static_arrivals(0.5), 100, duration=0)
 

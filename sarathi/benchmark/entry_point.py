@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 from collections.abc import Callable
 
-from sarathi.errors import FlagError
+from sarathi.errors import FlagError, one_line
 
-# Exit statuses: argparse's, and those of a process that SIGINT or SIGPIPE ended.
-BAD_SETTING, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
+# Exit statuses: argparse's for the second, and those of a process that SIGINT or SIGPIPE ended.
+CANNOT_WRITE, BAD_SETTING, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
 logger = logging.getLogger(__name__)
 
 
 def exit_status(command: Callable[[], None]) -> int:
     """Run `command`. A crash passes through, with the traceback that its repair needs."""
+    for name in ("stdout", "stderr"):  # None where the shell closed it
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         try:
@@ -28,9 +32,28 @@ def exit_status(command: Callable[[], None]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return BAD_SETTING
     except KeyboardInterrupt as interrupt:
-        print("; ".join(["interrupted", *getattr(interrupt, "__notes__", ())]), file=sys.stderr)
+        print(_with_notes("interrupted", interrupt), file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return BROKEN_PIPE
+    except OSError as error:  # what cannot be read is a FlagError before it comes here
+        logger.debug("where the error arose", exc_info=True)
+        _drop_output()
+        what = f"cannot write {error.filename or 'output'} ({error.strerror or error})"
+        print(one_line(f"error: {_with_notes(what, error)}"), file=sys.stderr)
+        return CANNOT_WRITE
     return 0
+
+
+def _with_notes(text: str, error: BaseException) -> str:
+    return "; ".join([text, *getattr(error, "__notes__", ())])
+
+
+def _drop_output() -> None:
+    """What standard output still holds is not written when the interpreter ends, where that fails again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(OSError):  # of a stream without a file
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Sequence
 
-from sarathi.benchmark.build import build_workload
 from sarathi.benchmark.entry_point import exit_status
-from sarathi.benchmark.progress import progress_bar
-from sarathi.benchmark.report import device_notice, summary_table
-from sarathi.benchmark.runner import run_benchmark
-from sarathi.benchmark.system import build_system
-from sarathi.config import parse_args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,6 +14,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> None:
+    # Imported here, so that Ctrl-C is one line from the first instant.
+    import logging
+
+    from sarathi.benchmark.build import build_workload
+    from sarathi.benchmark.progress import progress_bar
+    from sarathi.benchmark.report import device_notice, summary_table
+    from sarathi.benchmark.runner import run_benchmark, told_if_incomplete
+    from sarathi.benchmark.system import build_system
+    from sarathi.config import parse_args
+
     config = parse_args(argv)
     logging.getLogger().setLevel(config.log_level.upper())
     print(device_notice(config), flush=True)
@@ -38,7 +41,8 @@ def _main(argv: Sequence[str] | None) -> None:
     if config.metrics_config.plots:
         from sarathi.metrics.plots import plot_run
 
-        plot_run(result.data, result.directory / "plots")
+        with told_if_incomplete(result.directory / "plots"):
+            plot_run(result.data, result.directory / "plots")
         print(f"plots: {result.directory / 'plots'}")
     print(f"files: {result.directory}")
 

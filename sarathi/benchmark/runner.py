@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sarathi.benchmark.build import requests_of
-from sarathi.benchmark.system import System, build_system, check_fit, scheduler_name
+from sarathi.benchmark.system import System, build_system, check_fit, dtype_bytes, scheduler_name
 from sarathi.benchmark.workloads.spec import Workload
 from sarathi.clock import calendar_stamp
 from sarathi.config import BenchmarkConfig, SimulatedExecutorConfig, to_yaml
@@ -40,6 +40,7 @@ def run_metadata(config: BenchmarkConfig, system: System, workload: Workload) ->
         "simulated": True,
         "engine_profile": simulated.engine_profile,
         "jitter": simulated.jitter,
+        "dtype_bytes": dtype_bytes(config),
         "tensor_parallel_size": config.parallel_config.tensor_parallel_size,
         "pipeline_parallel_size": config.parallel_config.pipeline_parallel_size,
         "num_gpu_blocks": system.num_gpu_blocks,
@@ -67,7 +68,7 @@ def run_benchmark(
     if not config.metrics_config.write_metrics:
         return _run(config, workload, system, Recorder([], metadata), on_progress, None)
     directory = _make_run_directory(config)
-    with _told_if_incomplete(directory):
+    with told_if_incomplete(directory, "its files that end in .part break off"):
         if config.write_json_trace:
             _write_json_trace(workload, directory / "requests.json")
         sinks: list[Sink] = [CsvSink(directory)]
@@ -100,12 +101,12 @@ def _run(
 
 
 @contextmanager
-def _told_if_incomplete(directory: Path) -> Iterator[None]:
-    """Whatever ends the run early says in its last line which folder it leaves incomplete."""
+def told_if_incomplete(path: Path, how: str = "") -> Iterator[None]:
+    """Whatever ends the run early says in its last line which folder or file it leaves incomplete, and how."""
     try:
         yield
     except BaseException as error:
-        error.add_note(f"{directory} is incomplete; its files that end in .part break off")
+        error.add_note("; ".join(filter(None, [f"{path} is incomplete", how])))
         raise
 
 

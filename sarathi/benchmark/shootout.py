@@ -6,18 +6,16 @@ for several of them may be given at once.
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sarathi.benchmark.build import build_workload
 from sarathi.benchmark.entry_point import exit_status
-from sarathi.benchmark.progress import progress_bar
-from sarathi.benchmark.report import comparison_table, device_notice
-from sarathi.benchmark.runner import RunResult, run_benchmark
-from sarathi.benchmark.system import build_system, scheduler_name
-from sarathi.config import SCHEDULER_CONFIGS, BenchmarkConfig, parse_args_for_each
+
+if TYPE_CHECKING:
+    from sarathi.benchmark.runner import RunResult
+    from sarathi.config import BenchmarkConfig
 
 PROGRAM = "python -m sarathi.benchmark.shootout"
 ABOUT = "Replays one workload under every scheduler; where a --scheduler_config_type is given, under that one alone."
@@ -35,6 +33,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> None:
+    # Imported here, so that Ctrl-C is one line from the first instant.
+    import logging
+
+    from sarathi.benchmark.build import build_workload
+    from sarathi.benchmark.progress import progress_bar
+    from sarathi.benchmark.report import comparison_table, device_notice
+    from sarathi.benchmark.runner import run_benchmark
+    from sarathi.benchmark.system import build_system, scheduler_name
+    from sarathi.config import SCHEDULER_CONFIGS, parse_args_for_each
+
     each = parse_args_for_each(
         argv, "scheduler_config_type", list(SCHEDULER_CONFIGS), prog=PROGRAM, about=ABOUT, defaults=DEFAULTS
     )
@@ -61,18 +69,22 @@ def _main(argv: Sequence[str] | None) -> None:
 
 def _tell_files(results: Mapping[str, RunResult], config: BenchmarkConfig) -> None:
     """Where each run's files are; with plots in its folder, and all runs over one another in that of all folders."""
+    from sarathi.benchmark.runner import told_if_incomplete
+
     directories = {name: result.directory for name, result in results.items() if result.directory is not None}
     for name, directory in directories.items():
         if config.metrics_config.plots:
             from sarathi.metrics.plots import plot_run
 
-            plot_run(results[name].data, directory / "plots")
+            with told_if_incomplete(directory / "plots"):
+                plot_run(results[name].data, directory / "plots")
         print(f"{name + ':':<20} {directory}")
     if directories and config.metrics_config.plots:
         from sarathi.metrics.plots import plot_comparison
 
         runs = {name: results[name].data for name in directories}
-        path = plot_comparison(runs, Path(config.output_dir) / "comparison.png")
+        with told_if_incomplete(Path(config.output_dir) / "comparison.png"):
+            path = plot_comparison(runs, Path(config.output_dir) / "comparison.png")
         print(f"plots: in the folder 'plots' of each run; all schedulers over one another: {path}")
 
 

@@ -23,6 +23,7 @@ from sarathi.config import (
     flag_prefix,
     resolve_seeds,
 )
+from sarathi.config.system import MAX_GPU_BLOCKS
 from sarathi.core.block_manager import BlockManager
 from sarathi.core.chunking import LatencyPredictor
 from sarathi.core.scheduler import BaseScheduler
@@ -97,7 +98,8 @@ def _check_output_dir(config: BenchmarkConfig) -> None:
         raise FlagError("output_dir", f"cannot write to {config.output_dir} ({existing} is no folder to write to)")
 
 
-def _dtype_bytes(config: BenchmarkConfig) -> int:
+def dtype_bytes(config: BenchmarkConfig) -> int:
+    """Bytes of a weight or an activation."""
     return 4 if config.model_config.dtype in ("float", "float32") else 2
 
 
@@ -117,12 +119,13 @@ def _kv_pool(config: BenchmarkConfig, model: ModelShape) -> tuple[int, str]:
                 pipeline_parallel_size=config.parallel_config.pipeline_parallel_size,
                 gpu_memory_utilization=config.worker_config.gpu_memory_utilization,
                 block_size=block_size,
-                dtype_bytes=_dtype_bytes(config),
+                dtype_bytes=dtype_bytes(config),
             )
         except ValueError as error:
             remedies = "--parallel_config_tensor_parallel_size or --worker_config_gpu_memory_utilization"
-            half = ", or take a --model_config_dtype of half the size" if _dtype_bytes(config) == 4 else ""
+            half = ", or take a --model_config_dtype of half the size" if dtype_bytes(config) == 4 else ""
             raise FlagError("model_config_model", f"{error}; raise {remedies}{half}") from error
+        num_blocks = min(num_blocks, MAX_GPU_BLOCKS)
         source = f"memory of {device.name}"
     return (
         num_blocks,
@@ -153,19 +156,19 @@ def _build_executor(config: BenchmarkConfig, model: ModelShape, clock: VirtualCl
     device = DEVICES[simulated.device]
     parallel = config.parallel_config
     sizes = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
-    dtype_bytes = _dtype_bytes(config)
+    num_bytes = dtype_bytes(config)
     latency: LatencyModel
     if simulated.rounds_file is not None:
         with naming(flag_prefix(config, "executor_config"), "rounds_file"):
             latency = MeasuredLatency.from_rounds_csv(simulated.rounds_file, parallel.pipeline_parallel_size)
     else:
-        latency = RoundLatency(model, device, *sizes, ENGINE_PROFILES[simulated.engine_profile], dtype_bytes)
+        latency = RoundLatency(model, device, *sizes, ENGINE_PROFILES[simulated.engine_profile], num_bytes)
     return SimulatedExecutor(
         latency,
         clock,
         num_stages=parallel.pipeline_parallel_size,
         jitter=Jitter(simulated.jitter, simulated.jitter_seed).factor if simulated.jitter else None,
-        memory=MemoryModel(device, model, *sizes, config.cache_config.block_size, dtype_bytes).stats,
+        memory=MemoryModel(device, model, *sizes, config.cache_config.block_size, num_bytes).stats,
     )
 
 
@@ -179,16 +182,24 @@ def _load_predictor(config: BenchmarkConfig) -> LatencyPredictor | None:
 
     simulated, parallel = config.executor_config, config.parallel_config
     assert isinstance(simulated, SimulatedExecutorConfig)
-    model = config.model_config.model
-    with naming(flag_prefix(config, "scheduler_config"), "predictor_file"):
-        return Predictor.load(
-            settings.predictor_file or shipped_file(simulated.device, model),
-            device=simulated.device,
-            model=model,
-            engine_profile=simulated.engine_profile,
-            tensor_parallel_size=parallel.tensor_parallel_size,
-            pipeline_parallel_size=parallel.pipeline_parallel_size,
+    device, model = simulated.device, config.model_config.model
+    prefix = flag_prefix(config, "scheduler_config")
+    if simulated.rounds_file is not None and settings.predictor_file is None:
+        raise FlagError(
+            f"{prefix}_predictor_file",
+            "null is not allowed with a rounds_file: the shipped predictors know the formula's round times; train one "
+            "on such rounds (python -m predictor.collect --from-runs, python -m predictor.train) and name it",
         )
+    with naming(prefix, "predictor_file"):
+        asked = {
+            "device": device,
+            "model": model,
+            "engine_profile": simulated.engine_profile,
+            "tensor_parallel_size": parallel.tensor_parallel_size,
+            "pipeline_parallel_size": parallel.pipeline_parallel_size,
+            "dtype_bytes": dtype_bytes(config),
+        }
+        return Predictor.load(settings.predictor_file or shipped_file(device, model), asked)
 
 
 def _build_scheduler(config: BenchmarkConfig, blocks: BlockManager, max_model_len: int) -> BaseScheduler:
@@ -208,5 +219,5 @@ def _build_scheduler(config: BenchmarkConfig, blocks: BlockManager, max_model_le
         raise FlagError("scheduler_config_type", f"{path} is no subclass of BaseScheduler")
     try:
         return scheduler_class(settings, blocks, max_model_len)
-    except (TypeError, KeyError, ValueError) as error:
+    except (TypeError, LookupError, AttributeError, ValueError) as error:
         raise FlagError("custom_scheduler_config_params", f"{path} answers {error}") from error

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from sarathi.config.setting import NOT_YET, Config, choice, default_of, flag_prefix, setting
+from sarathi.config.setting import MAX_SEED, NOT_YET, Config, choice, default_of, flag_prefix, setting
 from sarathi.config.system import EndpointConfig, ReplicaConfig, SystemConfig
 from sarathi.config.workloads import REQUEST_GENERATOR_CONFIGS, RequestGeneratorConfig
 
@@ -17,7 +17,7 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 class BenchmarkConfig(EndpointConfig):
     log_level: Literal["debug", "info", "warning", "error", "critical"] = setting("info", "Least level that is logged.")
     output_dir: str = setting("benchmark_output", "Folder in which each run makes its own.")
-    seed: int = setting(42, "Seed of the run.", at_least=0)
+    seed: int = setting(42, "Seed of the run.", at_least=0, at_most=MAX_SEED)
     write_json_trace: bool = setting(True, "Write the requests of the run as JSON.")
     enable_profiling: bool = setting(False, "Profile the run.", no_effect=NOT_YET)
     time_limit: float | None = setting(

@@ -25,6 +25,7 @@ from sarathi.config.tree import (
     suggestion,
 )
 from sarathi.config.yaml_file import flatten, read_yaml
+from sarathi.errors import one_line, shown
 
 logger = logging.getLogger(__name__)
 PROGRAM = "python -m sarathi.benchmark.main"
@@ -75,7 +76,7 @@ def _exit_on_fault() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        print("error:", *str(error).splitlines(), file=sys.stderr)
+        print("error:", one_line(str(error)), file=sys.stderr)
         raise SystemExit(2) from None
 
 
@@ -89,7 +90,7 @@ def _given(
     given = vars(namespace)
     path = given.pop("config", None)
     flags = {key: Given(text) for key, text in given.items()}
-    from_file = flatten(read_yaml(path), config_type, path, flags, defaults) if path else {}
+    from_file = {} if path is None else flatten(read_yaml(path), config_type, path, flags, defaults)
     return {**from_file, **flags}
 
 
@@ -175,7 +176,7 @@ class _Parser(argparse.ArgumentParser):
 def _unknown(rest: Sequence[str], parser: argparse.ArgumentParser) -> str:
     flag = next((text for text in rest if text.startswith("-")), None)
     if flag is None:
-        return f"{rest[0]!r} belongs to no flag"
+        return f"{shown(rest[0])} belongs to no flag"
     flag = flag.split("=")[0]
     return f"{flag}: unknown flag{suggestion(flag, parser._option_string_actions)}"
 

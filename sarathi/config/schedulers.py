@@ -13,7 +13,9 @@ from sarathi.config.setting import Config, setting
 
 @dataclass(frozen=True)
 class BaseSchedulerConfig(Config):
-    max_num_seqs: int = setting(128, "Most requests that run at the same time.", unit="requests", at_least=1)
+    max_num_seqs: int = setting(
+        128, "Most requests that run at the same time.", unit="requests", at_least=1, at_most=10**6
+    )
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class SarathiSchedulerConfig(ChunkedSchedulerConfig):
     chunk_schedule_max_tokens: int | None = setting(
         None, "Prompt tokens after which the dynamic schedule stays at its last stage.", unit="tokens", at_least=1
     )
-    chunk_schedule_stages: int | None = setting(None, "Stages of the dynamic schedule.", at_least=1)
+    chunk_schedule_stages: int | None = setting(None, "Stages of the dynamic schedule.", at_least=1, at_most=10**4)
 
     def check(self) -> None:
         if self.enable_dynamic_chunking_schedule:
@@ -48,8 +50,11 @@ class AgingSchedulerConfig(ChunkedSchedulerConfig):
         "Weight of waiting; auto takes 0.3 x the measured prefill tokens per second.",
         unit="priority per second",
         above=0,
+        at_most=10**12,
     )
-    beta: float = setting(-1.0, "Weight of the prompt tokens that remain.", unit="priority per token", below=0)
+    beta: float = setting(
+        -1.0, "Weight of the prompt tokens that remain.", unit="priority per token", at_least=-(10**12), below=0
+    )
 
 
 @dataclass(frozen=True)
@@ -57,15 +62,15 @@ class LprsSchedulerConfig(ChunkedSchedulerConfig):
     """The budget is the hard limit beneath the target."""
 
     chunk_size: int = setting(1024, "Most tokens of a round, decodes included.", unit="tokens", at_least=1)
-    target_ms: float = setting(100.0, "Round time to aim at.", unit="milliseconds", above=0)
+    target_ms: float = setting(100.0, "Round time to aim at.", unit="milliseconds", above=0, at_most=10**6)
     delta: int = setting(32, "Chunk sizes that are tried are multiples of this.", unit="tokens", at_least=1)
     lambda_under: float = setting(1.0, "Penalty of falling short of the target.", unit="per second", above=0)
     lambda_over: float = setting(2.5, "Penalty of passing the target.", unit="per second", above=0)
     predictor_file: str | None = setting(
-        None, "Latency predictor, .npz; null takes the one shipped for device and model.", is_input_file=True
+        None, "Latency predictor, .npz; null takes the one shipped for device and model."
     )
     bias_correction: float = setting(
-        0.0, "Weight of each measured round in the running correction of predictions; 0 is off.", at_least=0, at_most=1
+        0.0, "Weight of a measured round in the running correction of predictions; 0 is off.", at_least=0, at_most=0.2
     )
     drift_limit: float | None = setting(
         None, "Mean relative error of predictions above which the static budget decides; null is off.", above=0
@@ -74,7 +79,7 @@ class LprsSchedulerConfig(ChunkedSchedulerConfig):
 
 @dataclass(frozen=True)
 class ApcSchedulerConfig(ChunkedSchedulerConfig):
-    c_max: int = setting(6, "Most active prefills.", unit="requests", at_least=1)
+    c_max: int = setting(6, "Most active prefills.", unit="requests", at_least=1, at_most=10**6)
     l_min: int = setting(16, "Least chunk of a prefill that does not end with it.", unit="tokens", at_least=1)
     cap_scope: Literal["round", "unfinished"] = setting(
         "round", "What is active: prefills of the round, or every other unfinished prompt."

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from sarathi.errors import FieldError
+from sarathi.errors import FieldError, shown
 
 _KIND_NAMES = {
     int: "an integer",
@@ -24,7 +24,8 @@ _KIND_NAMES = {
     dict: "a mapping (JSON)",
 }
 _NO_VALUE_NAMES = ("null", "none")
-_MAX_EXACT = 2**53  # up to here every integer is a float, a C size and a sensible count
+MAX_NUMBER = 10**9  # of a setting that declares no other limit: more tokens or seconds than any run has
+MAX_SEED = 2**32 - 1  # numpy's
 NOT_YET = "not available yet"
 
 
@@ -36,7 +37,7 @@ class Setting:
     unit: str = ""
     at_least: float | None = None
     above: float | None = None
-    at_most: float | None = None
+    at_most: float = MAX_NUMBER
     below: float | None = None
     is_input_file: bool = False  # must exist when the command line selects it
     no_effect: str = ""  # why it does nothing though it is accepted; said where it differs from its default
@@ -67,9 +68,9 @@ class Choice:
         key = self.aliases.get(key, key)
         names = (*self.aliases, *(t for t in self.types if t not in self.not_available))
         if key in self.not_available:
-            raise ValueError(f"{name!r} is not available yet; one of {', '.join(names)}")
+            raise ValueError(f"{shown(name)} is not available yet; one of {', '.join(names)}")
         if key not in self.types:
-            raise ValueError(f"{name!r} is not known; one of {', '.join(names)}")
+            raise ValueError(f"{shown(name)} is not known; one of {', '.join(names)}")
         return key
 
     def name_of(self, config: Config) -> str:
@@ -116,7 +117,7 @@ class Config:
         """Rules that tie several fields together; a subclass that has some calls `reject`."""
 
     def reject(self, name: str, allowed: str, problem: str = "is not allowed") -> NoReturn:
-        raise FieldError(name, f"{getattr(self, name)!r} {problem}; {allowed}", f"{type(self).__name__}.")
+        raise FieldError(name, f"{shown(getattr(self, name))} {problem}; {allowed}", f"{type(self).__name__}.")
 
     def require(self, name: str, what: str) -> None:
         """Refuse the config if the setting has no value."""
@@ -170,18 +171,18 @@ def describe_allowed(config_type: type[Config], name: str) -> str:
     declared: Setting = fields_of(config_type)[name].metadata["setting"]
     texts = []
     limits = [
-        f"{text} {limit:g}"
+        f"{text} {limit:,}" if isinstance(limit, int) else f"{text} {limit:g}"
         for text, limit in (
-            ("at least", declared.at_least),
             ("above", declared.above),
-            ("at most", declared.at_most),
             ("below", declared.below),
+            ("at least", declared.at_least),
+            ("at most", declared.at_most if declared.below is None else None),
         )
         if limit is not None
     ]
+    of = " of " if limits[0].startswith("at") else " "
     for kind in kinds:
-        of = " of " if limits and limits[0].startswith("at") else " "
-        texts.append(_KIND_NAMES[kind] + (of + " and ".join(limits) if limits else ""))
+        texts.append(_KIND_NAMES[kind] + (of + " and ".join(limits) if kind in (int, float) else ""))
     if words:
         texts.append(("one of " if len(words) > 1 else "") + ", ".join(words))
     if optional:
@@ -195,23 +196,32 @@ def check_value(config_type: type[Config], name: str, value: Any) -> Any:
     declared: Setting = fields_of(config_type)[name].metadata["setting"]
     if (value is None and optional) or (isinstance(value, str) and value in words):
         return value
-    if type(value) is int and abs(value) > _MAX_EXACT:
-        raise FieldError(name, f"{value} is not allowed; at most 2**53 in size", f"{config_type.__name__}.")
-    if float in kinds and type(value) is int:
+    if float in kinds and type(value) is int and value.bit_length() < 64:  # a longer one is not allowed below
         value = float(value)
     allowed = type(value) in kinds and value != ""
+    if allowed and isinstance(value, str) and not _is_clean(value):
+        text = f"{shown(value)} is not allowed; text without NUL and in whole characters"
+        raise FieldError(name, text, f"{config_type.__name__}.")
     if allowed and isinstance(value, float):
         allowed = math.isfinite(value)
     if allowed and isinstance(value, int | float):
         allowed = (
             (declared.at_least is None or value >= declared.at_least)
             and (declared.above is None or value > declared.above)
-            and (declared.at_most is None or value <= declared.at_most)
+            and value <= declared.at_most
             and (declared.below is None or value < declared.below)
         )
     if not allowed:
         raise _not_allowed(config_type, name, value)
     return value
+
+
+def _is_clean(text: str) -> bool:
+    """Whether a file can be named so: no NUL, and no half of a character, as stray bytes of an argument become."""
+    try:
+        return "\0" not in text and bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def parse_text(config_type: type[Config], name: str, text: str) -> Any:
@@ -225,13 +235,13 @@ def parse_text(config_type: type[Config], name: str, text: str) -> Any:
     for kind in kinds:
         try:
             return _parse_kind(kind, text)
-        except ValueError:
+        except (ValueError, RecursionError):  # JSON may be nested too deeply
             pass
     raise _not_allowed(config_type, name, text)
 
 
 def _not_allowed(config_type: type[Config], name: str, value: object) -> FieldError:
-    text = f"{value!r} is not allowed; {describe_allowed(config_type, name)}"
+    text = f"{shown(value)} is not allowed; {describe_allowed(config_type, name)}"
     return FieldError(name, text, f"{config_type.__name__}.")
 
 

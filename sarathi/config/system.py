@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from sarathi.config.schedulers import SCHEDULER_CONFIGS, BaseSchedulerConfig, CustomSchedulerConfig
-from sarathi.config.setting import NOT_YET, Config, choice, component, setting
+from sarathi.config.setting import MAX_SEED, NOT_YET, Config, choice, component, setting
 
 Device = Literal[
     "rtx_4090",
@@ -22,6 +22,7 @@ Device = Literal[
 EngineProfile = Literal["lean", "sarathi_2024"]
 DEVICE_NAMES: tuple[str, ...] = get_args(Device)
 ENGINE_PROFILE_NAMES: tuple[str, ...] = get_args(EngineProfile)
+MAX_GPU_BLOCKS = 10**7  # the pool is a list of them
 _NO_MODEL = "the simulated device loads no model"
 
 
@@ -38,7 +39,7 @@ class ModelConfig(Config):
     dtype: Literal["auto", "half", "float16", "bfloat16", "float", "float32"] = setting(
         "bfloat16", "Type of weights and activations."
     )
-    seed: int = setting(0, "Seed of the model's sampling.", at_least=0, no_effect=_NO_MODEL)
+    seed: int = setting(0, "Seed of the model's sampling.", at_least=0, at_most=MAX_SEED, no_effect=_NO_MODEL)
     revision: str | None = setting(None, "Branch, tag or commit of a model from a hub.", no_effect=_NO_MODEL)
     max_model_len: int | None = setting(
         None, "Longest request, prompt and output; null takes the model's context.", unit="tokens", at_least=1
@@ -59,14 +60,14 @@ class WorkerConfig(Config):
 class CacheConfig(Config):
     block_size: int = setting(16, "Tokens in a KV block.", unit="tokens", at_least=1)
     num_gpu_blocks: int | None = setting(
-        None, "KV blocks; null takes what device memory holds.", unit="blocks", at_least=1
+        None, "KV blocks; null takes what device memory holds.", unit="blocks", at_least=1, at_most=MAX_GPU_BLOCKS
     )
 
 
 @dataclass(frozen=True)
 class ParallelConfig(Config):
-    pipeline_parallel_size: int = setting(1, "Pipeline stages.", unit="devices", at_least=1)
-    tensor_parallel_size: int = setting(1, "Devices that share each layer.", unit="devices", at_least=1)
+    pipeline_parallel_size: int = setting(1, "Pipeline stages.", unit="devices", at_least=1, at_most=1024)
+    tensor_parallel_size: int = setting(1, "Devices that share each layer.", unit="devices", at_least=1, at_most=1024)
 
     @property
     def world_size(self) -> int:
@@ -108,7 +109,9 @@ class SimulatedExecutorConfig(ExecutorConfig):
     device: Device = setting("rtx_4090", "Simulated device.")
     engine_profile: EngineProfile = setting("lean", "CPU overhead of a round: a lean engine's, or the paper's.")
     jitter: float = setting(0.0, "Relative standard deviation of round times; 0 turns it off.", at_least=0, at_most=1)
-    jitter_seed: int | None = setting(None, "Seed of the jitter; null takes the run's seed.", at_least=0)
+    jitter_seed: int | None = setting(
+        None, "Seed of the jitter; null takes the run's seed.", at_least=0, at_most=MAX_SEED
+    )
     rounds_file: str | None = setting(
         None, "rounds.csv of a real run, used in place of the formula for round times.", is_input_file=True
     )

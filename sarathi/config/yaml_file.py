@@ -8,7 +8,7 @@ from typing import Any
 
 from sarathi.config.setting import Choice, Config, chosen_type, fields_of
 from sarathi.config.tree import Given, choices_by_key, join, sections, settings_by_key, suggestion
-from sarathi.errors import FlagError
+from sarathi.errors import FlagError, shown
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def read_yaml(path: str) -> dict[Any, Any]:
         with open(path, encoding="utf-8") as file:
             content = yaml.load(file, _loader())
     except OSError as error:
-        raise FlagError("config", f"cannot read {path!r}: {error.strerror}") from None
+        raise FlagError("config", f"cannot read {shown(path)}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise FlagError("config", f"{path!r} is not a text file in UTF-8") from None
     except yaml.YAMLError as error:
@@ -48,6 +48,10 @@ def read_yaml(path: str) -> dict[Any, Any]:
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise FlagError("config", f"{path!r} is not valid YAML{where}: {problem}") from None
+    except RecursionError:
+        raise FlagError("config", f"{path!r} is not valid YAML: it is nested too deeply") from None
+    except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:  # of PyYAML's constructors
+        raise FlagError("config", f"{path!r} is not valid YAML: a value does not fit its type ({error})") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -82,7 +86,7 @@ def flatten(
             f = fields.get(key)
             is_nested = f is not None and "setting" not in f.metadata
             if is_nested and not isinstance(value, dict):
-                raise FlagError("config", f"{path}{key} is {value!r}; a mapping of its settings is needed", file)
+                raise FlagError("config", f"{path}{key} is {shown(value)}; a mapping of its settings is needed", file)
             if is_nested and f is not None and "choice" in f.metadata:
                 walk_choice(value, f.metadata["choice"], key, f"{path}{key}.")
             elif is_nested and f is not None:
@@ -115,7 +119,7 @@ def flatten(
 
 
 def _loader() -> Any:
-    """SafeLoader, but dates stay text and a key that stands twice is an error."""
+    """SafeLoader, but dates and 1:30 stay text and a key that stands twice is an error."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -129,8 +133,9 @@ def _loader() -> Any:
                     seen.add(key_node.value)
             return super().construct_mapping(node, deep)
 
-    Loader.yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+        def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
+            tag = super().resolve(kind, value, implicit)
+            is_text = kind is yaml.ScalarNode and (tag.endswith(":timestamp") or ":" in value)
+            return self.DEFAULT_SCALAR_TAG if is_text else tag
+
     return Loader

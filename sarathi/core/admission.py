@@ -17,7 +17,6 @@ class GateVerdict(NamedTuple):
     reason: str | None = None  # a label, counted for the round's record
     ends_scan: bool = False  # nothing behind this one can pass either
     release: bool = False  # a partial prompt that is refused gives its blocks back and waits again
-    cap: int | None = None  # active prefills allowed, where the gate caps them
 
 
 class PrefillGate(Protocol):
@@ -27,6 +26,8 @@ class PrefillGate(Protocol):
     that at most one waiting request is refused a round. A gate must not refuse a request that has the engine to
     itself for ever: nothing would ever run.
     """
+
+    cap: int | None = None  # active prefills that this round allows, where the gate caps them
 
     def review(self, request: Request, num_tokens: int, plan: BatchPlan) -> GateVerdict: ...
 
@@ -64,22 +65,22 @@ class ActivePrefillControl(PrefillGate):
         self._max_num_seqs = max_num_seqs
         self._counts_unfinished = cap_scope == "unfinished"
         self._release = on_defer == "release"
-        self._cap = 0
+        self.cap: int | None = 0
 
     def begin_round(self, plan: BatchPlan, memory: MemoryStats) -> None:
-        self._cap = min(self._c_max, self._max_num_seqs - len(plan.decodes), plan.budget_left // self._l_min)
+        self.cap = min(self._c_max, self._max_num_seqs - len(plan.decodes), plan.budget_left // self._l_min)
 
     def review(self, request: Request, num_tokens: int, plan: BatchPlan) -> GateVerdict:
-        cap = self._cap
+        assert self.cap is not None
         num_active = len(plan.prefills)
         if self._counts_unfinished:
             is_partial = request.status is RequestStatus.RUNNING
             num_active = plan.num_partial + plan.num_admitted - is_partial
         least = min(request.num_remaining_tokens, self._l_min)
-        if num_active < cap and num_tokens >= least:
-            return GateVerdict(num_tokens, cap=cap)
+        if num_active < self.cap and num_tokens >= least:
+            return GateVerdict(num_tokens)
         if not plan.prefills:
-            return GateVerdict(min(plan.budget_left, least), WARM_START, cap=cap)
-        if num_active >= cap:
-            return GateVerdict(0, REFUSED_BY_CAP, ends_scan=True, release=self._release, cap=cap)
-        return GateVerdict(0, REFUSED_BY_MIN_CHUNK, release=self._release, cap=cap)
+            return GateVerdict(min(plan.budget_left, least), WARM_START)
+        if num_active >= self.cap:
+            return GateVerdict(0, REFUSED_BY_CAP, ends_scan=True, release=self._release)
+        return GateVerdict(0, REFUSED_BY_MIN_CHUNK, release=self._release)

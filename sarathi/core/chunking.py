@@ -98,7 +98,9 @@ class LatencyTarget(ChunkSizer):
         predictor: what Eq. 9 asks.
         target_time: T*, seconds.
         delta: search granularity, tokens.
-        bias_correction: weight of each measured round in the running correction of predictions; 0 is off.
+        bias_correction: weight of each measured round in the running correction of predictions; 0 is off. A round's
+            prediction was made with the correction of some rounds ago, so with k rounds in flight weights from
+            2 sin(pi / (4k - 2)) on would make it swing ever wider: 0.2 is safe up to 8.
         drift_limit: mean relative error of recent predictions above which the static budget decides, until it has
             fallen to half of that; None is off.
     """
@@ -123,7 +125,7 @@ class LatencyTarget(ChunkSizer):
         self._lambda_over = lambda_over
         self._bias_correction = bias_correction
         self._drift_limit = drift_limit
-        self._candidates = functools.cache(functools.partial(_candidates, delta))
+        self._candidates = functools.lru_cache(256)(functools.partial(_candidates, delta))
         self._memory = MemoryStats()
         self._log_bias = 0.0
         self._mean_error = 0.0

@@ -21,7 +21,7 @@ class BatchPlan:
     __slots__ = (
         "admitting", "decodes", "max_decode_context_len", "max_prefill_processed_tokens", "now", "num_prefill_tokens",
         "num_tokens", "predicted_time", "prefill_processed_tokens", "prefills", "reasons",
-        "num_admitted", "num_candidates", "num_partial", "prefill_cap", "sum_decode_context_len", "token_budget",
+        "num_admitted", "num_candidates", "num_partial", "sum_decode_context_len", "token_budget",
     )  # fmt: skip
 
     def __init__(self, token_budget: int, now: float, num_partial: int = 0) -> None:
@@ -29,7 +29,6 @@ class BatchPlan:
         self.num_partial = num_partial  # admitted prompts with tokens left to schedule, when the round began
         self.now = now
         self.num_admitted = 0  # waiting requests that this round took in
-        self.prefill_cap: int | None = None  # the gate's cap, as its first candidate met it
         self.admitting = True  # False once decodes had to be given room by preemption
         self.decodes: list[Request] = []
         self.prefills: list[tuple[Request, int]] = []
@@ -64,11 +63,9 @@ class BatchPlan:
         if processed > self.max_prefill_processed_tokens:
             self.max_prefill_processed_tokens = processed
 
-    def note(self, num_candidates: int, prefill_cap: int | None, *reasons: str | None) -> None:
-        """What policies said of one candidate, for the round's record: chunks tried, their cap, labels to count."""
+    def note(self, num_candidates: int, *reasons: str | None) -> None:
+        """What policies said of one candidate, for the round's record: chunks tried, labels to count."""
         self.num_candidates += num_candidates
-        if self.prefill_cap is None:
-            self.prefill_cap = prefill_cap
         for reason in reasons:
             if reason is not None:
                 self.reasons[reason] = self.reasons.get(reason, 0) + 1
@@ -122,6 +119,7 @@ class SchedulerOutput(NamedTuple):
     num_partial: int  # admitted prompts with tokens left to schedule
     num_running: int
     num_used_blocks: int
+    memory: MemoryStats  # what the scheduler knew: as the last result before this round told it
 
     @property
     def num_decode_tokens(self) -> int:

@@ -202,12 +202,13 @@ class BaseScheduler:
             predicted_time=plan.predicted_time,
             target_time=self.sizer.target_time,
             num_candidates=plan.num_candidates,
-            prefill_cap=plan.prefill_cap,
+            prefill_cap=self.gate.cap,
             reasons=plan.reasons,
             num_waiting=len(self.waiting),
             num_partial=len(self.partial),
             num_running=self.num_running,
             num_used_blocks=self.blocks.num_used,
+            memory=self._memory,
         )
 
     def _compose_round(self, now: float) -> BatchPlan:
@@ -279,7 +280,7 @@ class BaseScheduler:
             decision = self.sizer.size(request, plan)
             verdict = self.gate.review(request, decision.num_tokens, plan)
             num_tokens = verdict.num_tokens
-            plan.note(decision.num_candidates, verdict.cap, decision.reason, verdict.reason)
+            plan.note(decision.num_candidates, decision.reason, verdict.reason)
             if not num_tokens:
                 if is_waiting:
                     admitting = False

@@ -98,7 +98,7 @@ class Recorder:
         scheduled_time = output.scheduled_time
         last_end = self._last_end
         predicted_time = output.predicted_time
-        used_mb, free_mb, allocated_mb, reserved_mb = result.memory
+        used_mb, free_mb, allocated_mb, reserved_mb = output.memory
         self._round_rows.append(
             (
                 output.step_id,

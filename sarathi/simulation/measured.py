@@ -22,6 +22,7 @@ FEATURES = (
 TARGET = "batch_execution_time"
 BIN_TOKENS = 32  # rounds are binned by their tokens, so that a staircase survives
 MIN_ROUNDS = 10
+MAX_TIME = 10**6  # seconds
 RIDGE = 4.0  # rounds' worth of pull of a bin's fit towards the fit of all rounds
 
 
@@ -59,7 +60,7 @@ class MeasuredLatency:
         """
         features: list[list[float]] = []
         times: list[float] = []
-        for line, (*values, time) in read_rows(path, (*FEATURES, TARGET)):
+        for line, (*values, time) in read_rows(path, (*FEATURES, TARGET), {TARGET: MAX_TIME}):
             if values[0] + values[1] == 0:
                 continue
             if time == 0:

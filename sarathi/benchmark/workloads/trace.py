@@ -6,18 +6,19 @@ ignored. Knows nothing of generators.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from sarathi.benchmark.workloads.spec import RequestSpec, Workload
+from sarathi.benchmark.workloads.spec import MAX_ARRIVAL_TIME, RequestSpec, Workload
 from sarathi.csv_columns import MAX_VALUE, read_rows
 from sarathi.errors import FieldError
 
 LENGTH_COLUMNS = ("num_prefill_tokens", "num_decode_tokens")
 ARRIVAL_COLUMN = "arrived_at"
+# The time of day in nanoseconds is read too: only its distance from the first arrival counts.
+LIMITS = {**dict.fromkeys(LENGTH_COLUMNS, 10**9), ARRIVAL_COLUMN: 10**19}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,18 +78,26 @@ def _whole(count: float) -> int:
 def trace_workload(
     trace_file: str | Path, *, num_requests: int | None, time_scale_factor: float, shaping: Shaping
 ) -> Workload:
-    """Replay a trace at its own arrival times, the first `num_requests` of them (None: all) in time order.
+    """Replay a trace at its own pace, the first `num_requests` of its requests (None: all) in time order.
 
-    `time_scale_factor` (> 0) multiplies arrival times. Raises ValueError as `read_rows`.
+    `time_scale_factor` (> 0) multiplies arrival times after the first arrival was made 0. Raises ValueError as
+    `read_rows`, and FieldError of `time_scale_factor` where the last arrival is later than any run lasts.
     """
-    rows = [tuple(row.values) for row in read_rows(trace_file, (ARRIVAL_COLUMN, *LENGTH_COLUMNS))]
+    rows = [tuple(row.values) for row in read_rows(trace_file, (ARRIVAL_COLUMN, *LENGTH_COLUMNS), LIMITS)]
     num_unsorted = sum(b[0] < a[0] for a, b in pairwise(rows))
     rows.sort(key=lambda row: row[0])
     taken = rows[:num_requests]
-    times = [time * time_scale_factor for time, _, _ in taken]
-    if times[-1] == math.inf:
-        raise FieldError("time_scale_factor", f"{time_scale_factor:g} makes the last arrival infinite")
+    first = taken[0][0]
+    times = [(time - first) * time_scale_factor for time, _, _ in taken]
+    if times[-1] > MAX_ARRIVAL_TIME:
+        raise FieldError(
+            "time_scale_factor",
+            f"{time_scale_factor:g} is too large for {trace_file}; its last request would arrive {times[-1]:,.3g} s "
+            f"after the first, at most {MAX_ARRIVAL_TIME:,} s are allowed (is it in seconds?)",
+        )
     notes = [f"{trace_file}: {len(taken):,} of {len(rows):,} rows, arriving from {times[0]:,.3f} to {times[-1]:,.3f} s"]
+    if first:
+        notes.append(f"arrival times begin at 0; {first:,.3f} was taken off each before scaling")
     if num_unsorted:
         notes.append(f"arrival times were not in order ({num_unsorted:,} rows earlier than the row before); sorted")
     if num_requests is not None and num_requests > len(rows):
