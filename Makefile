@@ -12,7 +12,7 @@ LINT_STAMP := $(VENV)/.set-up-lint
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint requirements.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-speed aging crumbs lprs paper-level predictor predictor-paper checkpoints test test-slow lint format clean
+.PHONY: help bench bench-speed aging crumbs lprs paper-level predictor predictor-paper checkpoints test test-slow test-predictor lint format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -57,6 +57,9 @@ test: $(STAMP) ## Run the tests, without the slow ones
 test-slow: $(STAMP) ## Run the slow tests, and the scheduler's properties on thousands of random cases
 	@$(BIN)/python -m pytest -q -m slow
 	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q tests/test_scheduler_properties.py
+
+test-predictor: $(PREDICTOR_STAMP) ## Run the predictor's tests with torch, those of training among them
+	@$(BIN)/python -m pytest -q tests/test_predictor_*.py tests/test_lprs*.py
 
 lint: $(LINT_STAMP) ## Check style, formatting and types
 	@$(BIN)/ruff check .

@@ -13,6 +13,7 @@ from sarathi.core.admission import (
     ActivePrefillControl,
     GateVerdict,
 )
+from sarathi.core.order import ShortestPrefillFirst
 from sarathi.core.plan import BatchPlan, MemoryStats
 from sarathi.request import RequestStatus
 from tests.simulate import make_request, make_scheduler, next_round, run
@@ -30,7 +31,8 @@ def review(control, request, num_tokens, plan):
 
 
 def plan_of(decodes=0, prefills=(), budget=512, num_partial=0) -> BatchPlan:
-    plan = BatchPlan(budget, 0.0, num_partial)
+    plan = BatchPlan(budget, 0.0)
+    plan.num_partial = num_partial
     plan.add_decodes([make_request(f"d{i}", 1, 9) for i in range(decodes)], decodes, 1)
     for i, num_tokens in enumerate(prefills):
         plan.add(make_request(f"p{i}", 500, 1), num_tokens)
@@ -167,3 +169,13 @@ def test_prompts_admitted_in_this_round_count_as_unfinished():
         scheduler.add(make_request(name, 8, 1), 0.0)
     output = next_round(scheduler)
     assert [r.request_id for r, _ in output.prefills] == ["a"] and output.reasons == {REFUSED_BY_CAP: 1}
+
+
+def test_a_prompt_is_released_once_at_most():
+    """Short prompts that keep coming refuse the long one again and again; it must not start over each time."""
+    requests = [make_request("long", 300, 1)]
+    requests += [make_request(str(i), 4, 1, arrival=0.011 * i) for i in range(1, 200)]
+    scheduler = make_scheduler("APC", chunk_size=32, c_max=1, l_min=4, on_defer="release", max_num_seqs=8)
+    scheduler.order = ShortestPrefillFirst()
+    run(scheduler, requests)
+    assert requests[0].num_preemptions == 1

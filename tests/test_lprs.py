@@ -182,6 +182,22 @@ def test_drift_falls_back_to_the_static_budget_and_returns():
     assert policy.size(request, plan).reason is None
 
 
+@pytest.mark.parametrize("predicted", [0.0, -1.0, math.inf, 1e308])
+def test_a_prediction_beyond_all_sense_is_a_full_error(predicted):
+    policy = sizer(lambda c: 0.02, drift_limit=0.5, bias_correction=0.2)
+    for _ in range(60):
+        policy.observe(make_output(predicted_time=predicted), 0.1)
+    assert policy.size(make_request("a", 50, 1), plan_with(0)).reason == DRIFT_FALLBACK
+    assert abs(policy._log_bias) <= math.log(100) + 1e-9
+
+
+def test_a_predictor_with_the_wrong_shape_is_named():
+    policy = sizer(lambda c: 0.02)
+    policy._predictor.predict = lambda request, chunks, plan, memory: np.zeros((len(chunks), 1))
+    with pytest.raises(ValueError, match=r"Table answers with shape \(5, 1\); \(5,\) is needed"):
+        policy.size(make_request("a", 100, 1), plan_with(10))
+
+
 def test_the_predictor_sees_the_workers_memory():
     seen = []
 

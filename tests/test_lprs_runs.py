@@ -54,13 +54,13 @@ def test_rounds_keep_to_the_target_and_are_recorded(tmp_path):
     assert all(float(row["predicted_time"]) > 0 and int(row["num_candidates"]) > 0 for row in mixed)
     assert all(0 <= int(row["prefill_cap"]) <= 6 for row in mixed)
     assert sum(int(row["num_warm_starts"]) for row in rows) == result.summary["reasons"].get("warm_start", 0)
-    assert result.summary["prediction"]["mape"] < 1.5
+    assert result.summary["prediction"]["mape_percent"] < 1.5
 
     def near(rounds):
         times = np.array([float(row["batch_execution_time"]) for row in rounds if row["num_prefills"] != "0"])
         return np.mean(np.abs(times / 0.105 - 1) <= 0.05)
 
-    assert result.summary["prediction"]["within_5_percent"] == pytest.approx(near(rows))
+    assert result.summary["prediction"]["share_within_5_percent"] == pytest.approx(near(rows))
     _, static = run(tmp_path, "--sarathi_scheduler_config_chunk_size=1024")
     assert near(rows) > 0.6 and near(static) < 0.2
 

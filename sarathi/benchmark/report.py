@@ -59,6 +59,17 @@ def summary_table(summary: Mapping[str, Any]) -> str:
     ]
     if summary["first_ignored"]:
         lines.append(f"ignored, the first of {summary['num_ignored']:,}: {summary['first_ignored']}")
+    if summary["reasons"]:
+        counted = ", ".join(f"{reason} {count:,}" for reason, count in summary["reasons"].items())
+        lines.append(f"policies: {counted}")
+    if summary["reasons"].get("drift_fallback"):
+        lines.append("drift alarm: the predictor was off too far, and the static budget decided in those cases")
+    if summary["prediction"]["num_rounds"]:
+        prediction = summary["prediction"]
+        lines.append(
+            f"{prediction['num_rounds']:,} rounds with a prediction: MAPE {prediction['mape_percent']:.2f} %, "
+            f"{100 * prediction['share_within_5_percent']:.0f} % within 5 % of the target"
+        )
     statistics = ("mean", "p50", "p90", "p95", "p99", "max")
     lines.append(f"{'':<28}" + "".join(f"{name:>10}" for name in statistics))
     for label, metric, factor in (

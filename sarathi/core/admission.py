@@ -16,7 +16,7 @@ class GateVerdict(NamedTuple):
     num_tokens: int  # the chunk to take, 0 refuses
     reason: str | None = None  # a label, counted for the round's record
     ends_scan: bool = False  # nothing behind this one can pass either
-    release: bool = False  # a partial prompt that is refused gives its blocks back and waits again
+    release: bool = False  # a partial prompt that is refused gives its blocks back and waits again, once at most
 
 
 class PrefillGate(Protocol):
@@ -56,7 +56,8 @@ class ActivePrefillControl(PrefillGate):
     Args:
         cap_scope: what counts as active: "round", the prefills this round has taken, or "unfinished", every other
             prompt that is admitted and not complete.
-        on_defer: a partial prompt that is refused keeps its KV ("pause") or gives it back ("release").
+        on_defer: a partial prompt that is refused keeps its KV ("pause") or gives it back ("release"), the latter
+            once: given back at each refusal, a long prompt among short ones would start over for ever.
     """
 
     def __init__(self, c_max: int, l_min: int, max_num_seqs: int, cap_scope: str, on_defer: str) -> None:

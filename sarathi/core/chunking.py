@@ -106,6 +106,7 @@ class LatencyTarget(ChunkSizer):
     """
 
     ERROR_WEIGHT = 0.05  # of each round in the mean error that the drift alarm watches
+    MAX_LOG_BIAS = math.log(100.0)  # a predictor that is off by more than this factor is no predictor
 
     def __init__(
         self,
@@ -151,19 +152,30 @@ class LatencyTarget(ChunkSizer):
         return float(self._predict(request, np.array([num_tokens]), plan)[0])
 
     def _predict(self, request: Request, chunks: np.ndarray, plan: BatchPlan) -> np.ndarray:
-        times = self._predictor.predict(request, chunks, plan, self._memory)
+        times = np.asarray(self._predictor.predict(request, chunks, plan, self._memory), dtype=np.float64)
+        if times.shape != chunks.shape:
+            name = type(self._predictor).__name__
+            raise ValueError(
+                f"{name} answers with shape {times.shape}; {chunks.shape} is needed, seconds for each chunk"
+            )
         if np.isnan(times).any():
             raise ValueError(f"{type(self._predictor).__name__} predicts NaN for request {request.request_id!r}")
         return times * math.exp(self._log_bias) if self._log_bias else times
 
     def observe(self, output: SchedulerOutput, measured_time: float) -> None:
-        """Learn from a round whose prediction is known: the running bias, and the error of the drift alarm."""
+        """Learn from a round whose prediction is known: the running bias, and the error of the drift alarm.
+
+        A prediction that is no positive number counts as an error of 100 %, which is also the most that counts.
+        """
         predicted_time = output.predicted_time
-        if predicted_time is None or not 0 < predicted_time < math.inf or measured_time <= 0:
+        if predicted_time is None or measured_time <= 0:
             return
-        self._log_bias += self._bias_correction * math.log(measured_time / predicted_time)
+        error = 1.0
+        if 0 < predicted_time < math.inf:
+            error = min(1.0, abs(measured_time - predicted_time) / measured_time)
+            log_bias = self._log_bias + self._bias_correction * math.log(measured_time / predicted_time)
+            self._log_bias = max(-self.MAX_LOG_BIAS, min(self.MAX_LOG_BIAS, log_bias))
         if self._drift_limit is not None:
-            error = abs(measured_time - predicted_time) / measured_time
             self._mean_error += self.ERROR_WEIGHT * (error - self._mean_error)
             self._is_drifting = self._mean_error > self._drift_limit * (0.5 if self._is_drifting else 1.0)
 

@@ -24,9 +24,9 @@ class BatchPlan:
         "num_admitted", "num_candidates", "num_partial", "sum_decode_context_len", "token_budget",
     )  # fmt: skip
 
-    def __init__(self, token_budget: int, now: float, num_partial: int = 0) -> None:
+    def __init__(self, token_budget: int, now: float) -> None:
         self.token_budget = token_budget
-        self.num_partial = num_partial  # admitted prompts with tokens left to schedule, when the round began
+        self.num_partial = 0  # admitted prompts with tokens left to schedule, when prefills were about to be chosen
         self.now = now
         self.num_admitted = 0  # waiting requests that this round took in
         self.admitting = True  # False once decodes had to be given room by preemption

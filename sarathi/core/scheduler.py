@@ -175,7 +175,8 @@ class BaseScheduler:
     def schedule(self, now: float) -> SchedulerOutput | None:
         """The next round, or None if nothing can run before a round in flight returns or a request comes.
 
-        `now` in seconds of the engine's clock. What is returned counts as in flight until `update`.
+        `now` in seconds of the engine's clock. What is returned counts as in flight until `update`. What a policy
+        raises passes through, and leaves a round half made: the scheduler must not be used after it.
         """
         plan = self._compose_round(now)
         while not plan.num_tokens and not self.num_inflight_rounds and self.partial:
@@ -212,7 +213,7 @@ class BaseScheduler:
         )
 
     def _compose_round(self, now: float) -> BatchPlan:
-        plan = BatchPlan(self.token_budget, now, len(self.partial))
+        plan = BatchPlan(self.token_budget, now)
         if self.order.begin_round(plan):
             for heap in (self.waiting, self.partial):
                 heap.rekey(lambda request: self.order.key(request, now))
@@ -263,6 +264,7 @@ class BaseScheduler:
 
     def take_prefills(self, plan: BatchPlan) -> None:
         """Chunks for partial and waiting prompts, in one order, while budget is left; new ones need a seat and KV."""
+        plan.num_partial = len(self.partial)
         self.sizer.begin_round(plan, self._memory)
         self.gate.begin_round(plan, self._memory)
         admitting = plan.admitting
@@ -284,7 +286,7 @@ class BaseScheduler:
             if not num_tokens:
                 if is_waiting:
                     admitting = False
-                elif verdict.release and not request.num_inflight_steps:
+                elif verdict.release and not request.num_inflight_steps and not request.num_preemptions:
                     released.append(self.partial.pop())
                 else:
                     unfinished.append(self.partial.pop())

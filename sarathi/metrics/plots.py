@@ -25,6 +25,7 @@ MIN_IN_MEDIAN = 8  # fewer requests than that have no median drawn
 
 BLUE, ORANGE, GREEN, RED, GREY = "#3b6fb6", "#e8833a", "#3a9a6e", "#c8443f", "#6b7280"
 COLORS = (BLUE, ORANGE, GREEN, RED, "#8465b5", "#8c6248", "#d774b0", "#4bb3c3", "#a3a531", "#333333")
+LINE_STYLES = ("-", "--", ":")  # the next one where the colours have run out
 
 
 def plot_run(data: RunData, directory: str | Path) -> list[Path]:
@@ -54,7 +55,8 @@ def plot_comparison(runs: Mapping[str, RunData], path: str | Path) -> Path:
     axes = figure.subplots(1, 2, sharey=True)
     for ax, (metric, label) in zip(axes, LATENCIES, strict=True):
         for i, (name, data) in enumerate(runs.items()):
-            _cdf(ax, _finite(data.requests[metric]), COLORS[i % len(COLORS)], name)
+            style = LINE_STYLES[i // len(COLORS) % len(LINE_STYLES)]
+            _cdf(ax, _finite(data.requests[metric]), COLORS[i % len(COLORS)], name, style)
         if ax.dataLim.x1 > 0:  # the slowest and the fastest scheduler are often a factor of ten apart
             ax.set_xscale("log")
             ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
@@ -241,11 +243,11 @@ def _save(figure: Figure, path: Path, title: str, run: str, caption: str, right:
     return path
 
 
-def _cdf(ax: Axes, values: np.ndarray, color: str, label: str) -> None:
+def _cdf(ax: Axes, values: np.ndarray, color: str, label: str, style: str = "-") -> None:
     values = np.sort(values)
     share = np.arange(1, len(values) + 1) / max(len(values), 1)
     shown = _thinned(len(values))
-    ax.step(values[shown], share[shown], where="post", color=color, linewidth=1.8, label=label)
+    ax.step(values[shown], share[shown], where="post", color=color, linestyle=style, linewidth=1.8, label=label)
 
 
 def _legend_above(ax: Axes) -> None:

@@ -24,21 +24,21 @@ ROUND_METRICS = (
 def prediction(data: RunData) -> dict[str, float | None]:
     """How well rounds with a prediction (those with prefills, under a sizer that predicts) were foretold and aimed.
 
-    `mae` in seconds and `mape` in percent (Eq. 15 and 17) of predicted against measured time; `within_5_percent` is
-    the share of these rounds whose measured time is within 5 % of the target.
+    `mae` in seconds and `mape_percent` (Eq. 15 and 17) of predicted against measured time; `share_within_5_percent`
+    of these rounds, from 0 to 1, took within 5 % of the target.
     """
     predicted, target = data.rounds["predicted_time"], data.rounds["target_time"]
     measured = data.rounds["batch_execution_time"]
     known = np.isfinite(predicted) & (measured > 0)
     if not known.any():
-        return dict.fromkeys(("num_rounds", "mae", "mape", "within_5_percent"))
+        return dict.fromkeys(("num_rounds", "mae", "mape_percent", "share_within_5_percent"))
     error = np.abs(predicted[known] - measured[known])
     off = np.abs(measured[known] / target[known] - 1)
     return {
         "num_rounds": int(known.sum()),
         "mae": float(error.mean()),
-        "mape": float(100 * (error / measured[known]).mean()),
-        "within_5_percent": float((off <= 0.05).mean()),
+        "mape_percent": float(100 * (error / measured[known]).mean()),
+        "share_within_5_percent": float((off <= 0.05).mean()),
     }
 
 
