@@ -160,6 +160,7 @@ def test_rounds_csv_says_what_each_round_was(tmp_path: Path) -> None:
         assert int(row["batch_num_prefill_tokens"]) == output.num_prefill_tokens
         assert int(row["batch_num_decode_tokens"]) == len(output.decodes)
         assert int(row["batch_size"]) == output.num_seqs
+        assert [int(n) for n in row["prefill_chunks"].split(";") if n] == [n for _, n in output.prefills]
         assert float(row["batch_execution_time"]) == pytest.approx(0.01 + 1e-4 * output.num_tokens, abs=1e-9)
         start, end = float(row["scheduled_time"]), float(row["end_time"])
         assert end - start == pytest.approx(float(row["batch_execution_time"]), abs=2e-9)
@@ -195,7 +196,7 @@ def test_starved_rounds_gate_reasons_predictions_and_memory(tmp_path: Path) -> N
     assert [row["starved"] for row in rows] == ["1", "0", "0", "0", "1", "1"]
     assert [row["reasons"] for row in rows] == ["", "", "", "cap:2;warm_start:1", "cap:1", ""]
     assert [row["predicted_time"] for row in rows] == ["", "", "", "", "0.25", ""]
-    assert [rows[0][name] for name in ROUND_COLUMNS[15:19]] == ["1.500", "2.500", "3.500", "4.500"]
+    assert [rows[0][name] for name in ROUND_COLUMNS[16:20]] == ["1.500", "2.500", "3.500", "4.500"]
     assert summary["num_starved_rounds"] == 3
     assert summary["reasons"] == {"cap": 3, "warm_start": 1}
     assert summary["schedule_time"]["mean"] == pytest.approx(0.001)

@@ -23,7 +23,7 @@ class PrefillGate(Protocol):
     """Accepts, shrinks, grows or refuses a chunk. Pure: no clock, no log, no I/O.
 
     A refused request keeps its blocks and its place. After a waiting one only partial prompts are looked at, so
-    that at most one waiting request is refused a round. A gate must not refuse a request that has the engine to
+    that a long queue behind it costs nothing. A gate must not refuse a request that has the engine to
     itself for ever: nothing would ever run.
     """
 

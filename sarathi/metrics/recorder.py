@@ -111,6 +111,7 @@ class Recorder:
                 num_decodes,
                 num_decodes + num_prefills,
                 num_prefills,
+                ";".join([str(num_tokens) for _, num_tokens in output.prefills]) if num_prefills else "",
                 token_budget,
                 output.sum_decode_context_len,
                 output.max_decode_context_len,

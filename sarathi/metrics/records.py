@@ -23,6 +23,7 @@ ROUND_COLUMNS: tuple[str, ...] = (
     "batch_num_decode_tokens",
     "batch_size",  # requests
     "num_prefills",
+    "prefill_chunks",  # tokens of each chunk in the order they were chosen, n;n;n
     "token_budget",
     "sum_decode_context_len",
     "max_decode_context_len",

@@ -47,7 +47,7 @@ def _round_format() -> str:
     cells = dict.fromkeys(ROUND_COLUMNS, "%d")
     cells |= dict.fromkeys(("scheduled_time", "end_time", "batch_execution_time", "inter_batch_delay"), "%.9f")
     cells |= dict.fromkeys(("gpu_mem_used_mb", "gpu_mem_free_mb", "cuda_allocated_mb", "cuda_reserved_mb"), "%.3f")
-    cells |= dict.fromkeys(("predicted_time", "target_time", "prefill_cap", "reasons"), "%s")
+    cells |= dict.fromkeys(("prefill_chunks", "predicted_time", "target_time", "prefill_cap", "reasons"), "%s")
     return ",".join(cells.values()) + "\n"
 
 
