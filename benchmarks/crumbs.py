@@ -6,13 +6,7 @@ below the decode-only round, as the paper's own figures need, at its 105 ms, and
 
 from __future__ import annotations
 
-import csv
-import tempfile
-from pathlib import Path
-
-from sarathi.benchmark.build import build_workload
-from sarathi.benchmark.runner import run_benchmark
-from sarathi.config import parse_args
+from benchmarks.common import run_with_rounds
 
 # Table 10; its "ms" are consistent only as seconds.
 PAPER = {
@@ -39,24 +33,18 @@ WORKLOAD = (
 def run(scheduler: str, target_ms: float, lambda_under: float, lambda_over: float) -> dict[str, float]:
     """One run's means over all rounds and over accepted prefills."""
     prefix = f"--{scheduler.lower()}_scheduler_config"
-    with tempfile.TemporaryDirectory() as directory:
-        config = parse_args(
-            [
-                *WORKLOAD,
-                f"--scheduler_config_type={scheduler}",
-                f"{prefix}_chunk_size=512",
-                f"{prefix}_max_num_seqs=32",
-                f"{prefix}_target_ms={target_ms}",
-                f"{prefix}_lambda_under={lambda_under}",
-                f"{prefix}_lambda_over={lambda_over}",
-                f"--output_dir={directory}",
-            ]
-        )
-        result = run_benchmark(config, build_workload(config))
-        assert result.directory is not None
-        with (Path(result.directory) / "rounds.csv").open(newline="") as file:
-            rounds = [(int(row["num_prefills"]), int(row["batch_num_prefill_tokens"])) for row in csv.DictReader(file)]
-    summary = result.summary
+    summary, rows = run_with_rounds(
+        [
+            *WORKLOAD,
+            f"--scheduler_config_type={scheduler}",
+            f"{prefix}_chunk_size=512",
+            f"{prefix}_max_num_seqs=32",
+            f"{prefix}_target_ms={target_ms}",
+            f"{prefix}_lambda_under={lambda_under}",
+            f"{prefix}_lambda_over={lambda_over}",
+        ]
+    )
+    rounds = [(int(row["num_prefills"]), int(row["batch_num_prefill_tokens"])) for row in rows]
     num_prefills = sum(n for n, _ in rounds)
     return {
         "E2E s": summary["request_e2e_time"]["mean"],

@@ -9,15 +9,12 @@ long as LPRS's. A mixed round is one with prefills.
 from __future__ import annotations
 
 import argparse
-import csv
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.common import run_with_rounds
 from sarathi.benchmark.build import build_workload
-from sarathi.benchmark.runner import run_benchmark
 from sarathi.benchmark.workloads.spec import Workload
 from sarathi.config import parse_args
 
@@ -41,25 +38,16 @@ COLUMNS = (
 def run(turns: str, workload: Workload, scheduler: str, chunk_size: int, seed: int) -> dict[str, float]:
     prefix = f"--{scheduler.lower()}_scheduler_config"
     target = [] if scheduler == "SARATHI" else [f"{prefix}_target_ms={TARGET_MS}"]
-    with tempfile.TemporaryDirectory() as directory:
-        config = parse_args(
-            [
-                *SYSTEM,
-                *target,
-                f"--sharegpt_request_generator_config_turns={turns}",
-                f"--scheduler_config_type={scheduler}",
-                f"{prefix}_chunk_size={chunk_size}",
-                f"{prefix}_max_num_seqs=256",
-                f"--seed={seed}",
-                f"--output_dir={directory}",
-                "--no-write_json_trace",
-            ]
-        )
-        result = run_benchmark(config, workload)
-        assert result.directory is not None
-        with (Path(result.directory) / "rounds.csv").open(newline="") as file:
-            rounds = list(csv.DictReader(file))
-    return _figures(result.summary, rounds)
+    flags = [
+        *SYSTEM,
+        *target,
+        f"--sharegpt_request_generator_config_turns={turns}",
+        f"--scheduler_config_type={scheduler}",
+        f"{prefix}_chunk_size={chunk_size}",
+        f"{prefix}_max_num_seqs=256",
+        f"--seed={seed}",
+    ]
+    return _figures(*run_with_rounds(flags, workload))
 
 
 def _figures(summary: dict[str, Any], rounds: list[dict[str, str]]) -> dict[str, float]:
