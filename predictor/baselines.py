@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from predictor.features import SCHEDULED_TOKENS
-from predictor.regressors import Linear, Mean, Regressor, Trees, TwoPiece
+from predictor.regressors import Linear, Regressor, Trees, TwoPiece
 
 SPLIT_TOKENS = 512  # where the published piecewise fit of measured rounds changes its slope
 NUM_TREES = 200
@@ -20,8 +20,9 @@ TREE_LEAVES = 31
 Fit = Callable[[np.ndarray, np.ndarray, np.ndarray], Regressor]  # features (n, k), seconds (n,), weights (n,)
 
 
-def fit_mean(features: np.ndarray, seconds: np.ndarray, weights: np.ndarray) -> Mean:
-    return Mean(float(np.average(seconds, weights=weights)))
+def fit_mean(features: np.ndarray, seconds: np.ndarray, weights: np.ndarray) -> Linear:
+    """The same time for every round: a plane without slope."""
+    return Linear(np.zeros(features.shape[1]), float(np.average(seconds, weights=weights)))
 
 
 def fit_linear(features: np.ndarray, seconds: np.ndarray, weights: np.ndarray) -> Linear:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from predictor.command_line import check_writable, exit_status
 from predictor.grids import GRIDS, Job, length_pool
 from predictor.rounds_file import gather
 from sarathi.benchmark.report import device_notice
@@ -27,34 +28,28 @@ logger = logging.getLogger(__name__)
 
 PROGRAM = "python -m predictor.collect"
 DEFAULT_OUTPUT = "benchmark_output/rounds.parquet"
-INTERRUPTED = 130
 GRID_SETTINGS = ("scheduler_config", "request_generator_config", "metrics_config", "time_limit", "output_dir")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 2 for an argument that makes no sense, with one line that names it."""
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    parser = _parser()
-    args, rest = parser.parse_known_args(argv)
-    try:
-        output = _checked_output(args.output)
-        if args.from_runs:
-            if rest:
-                raise ValueError(f"--from-runs: {rest[0]} has no effect with it; devices are those of the runs")
-            num_rounds = gather(map(Path, args.from_runs), output)
-        else:
-            config = config_from_args(rest, BenchmarkConfig, PROGRAM)
-            print(device_notice(config), flush=True)
-            num_rounds = collect(config, output, args.grid, args.processes)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
-        return INTERRUPTED
+    args, rest = _parser().parse_known_args(argv)
+    return exit_status(lambda: _collect(args, rest))
+
+
+def _collect(args: argparse.Namespace, rest: Sequence[str]) -> None:
+    output = _checked_output(args.output)
+    if args.from_runs:
+        if rest:
+            raise ValueError(f"--from-runs: {rest[0]} has no effect with it; devices are those of the runs")
+        num_rounds = gather(map(Path, args.from_runs), output)
+    else:
+        config = config_from_args(rest, BenchmarkConfig, PROGRAM)
+        print(device_notice(config), flush=True)
+        num_rounds = collect(config, output, args.grid, args.processes)
     written = [path for path in (output.with_suffix(".parquet"), output.with_suffix(".csv")) if path.exists()]
     print(f"{num_rounds:,} rounds: {', '.join(map(str, written))}")
-    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -92,6 +87,8 @@ def _checked_output(text: str) -> Path:
     output = Path(text)
     if output.suffix not in (".parquet", ".csv"):
         raise ValueError(f"--output: {text} is not allowed; a name that ends in .parquet or .csv")
+    for suffix in (".csv", ".parquet"):
+        check_writable("--output", output.with_suffix(suffix))
     return output
 
 

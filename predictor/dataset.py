@@ -5,9 +5,10 @@ Every step is seeded and counts what it drops. Knows no model, and no file's for
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+import zlib
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from predictor.source import Source
 
 BUCKET_TOKENS = 32
 ROBUST_FITS = 8
+MOST = 1e9  # tokens, requests, MB or seconds that a round can have
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class DatasetSettings:
             ("decode_only_ratio", self.decode_only_ratio is None or self.decode_only_ratio >= 0, "at least 0"),
             ("num_rounds", self.num_rounds is None or self.num_rounds >= 10, "at least 10"),
             ("weight_range", 0 < low <= high, "0 < low <= high"),
+            ("seed", self.seed >= 0, "at least 0"),
         ):
             if not is_allowed:
                 raise ValueError(f"{name}: {getattr(self, name)!r} is not allowed; {allowed}")
@@ -81,6 +84,9 @@ class Split(NamedTuple):
     test: Dataset
     train_weights: np.ndarray
     counts: dict[str, int]  # rounds: read, dropped by each step, left, in each part
+    settings: dict[
+        str, Any
+    ]  # that made it, JSON values; `read` tells the file: its rounds and a checksum of their times
 
 
 def prepare(path: str | Path, settings: DatasetSettings | None = None) -> Split:
@@ -91,6 +97,7 @@ def prepare(path: str | Path, settings: DatasetSettings | None = None) -> Split:
     settings = settings or DatasetSettings()
     data = load(path)
     counts = {"read": len(data)}
+    made_by = {**asdict(settings), "read": {"num_rounds": len(data), "times_crc32": zlib.crc32(data.times.tobytes())}}
     data, dropped = clean(data, settings)
     counts |= dropped
     data, dropped = thin(data, settings)
@@ -99,7 +106,12 @@ def prepare(path: str | Path, settings: DatasetSettings | None = None) -> Split:
         raise ValueError(f"{path}: {len(data)} rounds are left of {counts['read']}; at least 10 are needed")
     train, validation, test = (data.take(rows) for rows in split_rows(data.buckets, settings.seed))
     counts |= {"train": len(train), "validation": len(validation), "test": len(test)}
-    return Split(train, validation, test, sample_weights(train.buckets, *settings.weight_range), counts)
+    if not (train and validation and test):
+        raise ValueError(
+            f"{path}: {len(data)} rounds are left, and none of them for validation or test; "
+            f"at least 3 of one bucket of {BUCKET_TOKENS} tokens are needed"
+        )
+    return Split(train, validation, test, sample_weights(train.buckets, *settings.weight_range), counts, made_by)
 
 
 def load(path: str | Path) -> Dataset:
@@ -121,16 +133,16 @@ def load(path: str | Path) -> Dataset:
 
 
 def clean(data: Dataset, settings: DatasetSettings) -> tuple[Dataset, dict[str, int]]:
-    """Without the first rounds of each run, empty rounds, values that are not finite (times: above 0), outliers.
+    """Without the first rounds of each run, empty rounds, values that are not finite or that no round has, outliers.
 
     Also returns how many rounds each rule dropped; a round counts for the first that drops it.
     """
     counts: dict[str, int] = {}
-    finite = np.isfinite(data.raw).all(axis=1) & np.isfinite(data.times) & (data.times > 0)
+    possible = ((data.raw >= 0) & (data.raw <= MOST)).all(axis=1) & (data.times > 0) & (data.times <= MOST)
     keep = np.ones(len(data), dtype=bool)
     for name, good in (
         ("dropped_warmup", data.positions >= settings.warmup_rounds),
-        ("dropped_non_finite", finite),
+        ("dropped_non_finite", possible),
         ("dropped_empty", np.nan_to_num(data.raw[:, 0]) + np.nan_to_num(data.raw[:, 1]) > 0),
     ):
         counts[name] = int(np.count_nonzero(keep & ~good))

@@ -20,10 +20,12 @@ from typing import Any
 import numpy as np
 
 from predictor.baselines import BASELINES
+from predictor.command_line import check_writable, exit_status
 from predictor.dataset import Dataset, DatasetSettings, Split, prepare
 from predictor.features import derive
 from predictor.model import ModelInfo, Predictor
 from predictor.plots import plot_predictions
+from predictor.rounds_file import check_exists
 from sarathi.core.plan import BatchPlan, MemoryStats
 from sarathi.request import Request, SamplingParams
 
@@ -53,15 +55,13 @@ def error_metrics(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
     }
 
 
-def errors_by_bucket(
-    predicted: np.ndarray, data: Dataset, bucket_tokens: int = BUCKET_TOKENS
-) -> dict[str, dict[str, float]]:
+def errors_by_bucket(predicted: np.ndarray, data: Dataset) -> dict[str, dict[str, float]]:
     """`error_metrics` of each bucket of scheduled tokens that has rounds: '1-64', '65-128', ..., with num_rounds."""
-    buckets = (data.scheduled_tokens - 1) // bucket_tokens
+    buckets = (data.scheduled_tokens - 1) // BUCKET_TOKENS
     table = {}
     for bucket in np.unique(buckets):
         rows = buckets == bucket
-        name = f"{bucket * bucket_tokens + 1}-{(bucket + 1) * bucket_tokens}"
+        name = f"{bucket * BUCKET_TOKENS + 1}-{(bucket + 1) * BUCKET_TOKENS}"
         table[name] = {"num_rounds": int(rows.sum()), **error_metrics(predicted[rows], data.times[rows])}
     return table
 
@@ -97,7 +97,7 @@ def time_predictions(
     The predictors take turns and the median counts, since a shared machine's speed swings.
     """
     taken: dict[str, list[float]] = {name: [] for name in predictors}
-    calls = {name: _typical_call(predictor) for name, predictor in predictors.items()}
+    calls = {name: _typical_call(predictor.without_warnings()) for name, predictor in predictors.items()}
     for _ in range(num_repeats):
         for name, call in calls.items():
             taken[name].append(1e6 * timeit.timeit(call, number=num_calls) / num_calls)
@@ -116,21 +116,18 @@ def _typical_call(predictor: Predictor) -> Callable[[], np.ndarray]:
     return lambda: predictor.predict(request, chunks, plan, MemoryStats())
 
 
-def evaluate(predictor: Predictor, split: Split, baselines: Mapping[str, Predictor]) -> dict[str, Any]:
-    """All figures as JSON values: `models` by name (errors, us_per_prediction), `buckets` by name, where from."""
-    models = named_models(predictor, baselines)
-    predictions = {name: predict(model, split.test) for name, model in models.items()}
+def evaluate(
+    models: Mapping[str, Predictor], predictions: Mapping[str, np.ndarray], test: Dataset
+) -> dict[str, dict[str, Any]]:
+    """All figures of the models on the test rounds as JSON values: `models` by name (errors, us_per_prediction) and
+    `buckets` by name. predictions: seconds (n,) by name."""
     times = time_predictions(models)
     return {
-        "source": asdict(split.test.source),
-        "extras": [*predictor.extras],
-        "counts": dict(split.counts),
-        "num_candidates": NUM_CANDIDATES,
         "models": {
-            name: {**error_metrics(predicted, split.test.times), "us_per_prediction": times[name]}
+            name: {**error_metrics(predicted, test.times), "us_per_prediction": times[name]}
             for name, predicted in predictions.items()
         },
-        "buckets": {name: errors_by_bucket(predicted, split.test) for name, predicted in predictions.items()},
+        "buckets": {name: errors_by_bucket(predicted, test) for name, predicted in predictions.items()},
     }
 
 
@@ -177,8 +174,9 @@ def verdict(models: Mapping[str, Mapping[str, float]]) -> str:
     best, *others = sorted(models, key=lambda name: models[name]["mae_ms"])
     text = f"Least MAE: {told(best)}"
     if others:
-        more = 100 * (models[others[0]]["mae_ms"] / models[best]["mae_ms"] - 1)
-        text += f", then {told(others[0])}, {more:.0f} % more"
+        text += f", then {told(others[0])}"
+        if least := models[best]["mae_ms"]:
+            text += f", {100 * (models[others[0]]['mae_ms'] / least - 1):.0f} % more"
     by_mape = min(models, key=lambda name: models[name]["mape_percent"])
     return f"{text}. Least MAPE: {by_mape}, {models[by_mape]['mape_percent']:.2f} %."
 
@@ -204,20 +202,25 @@ def report(
     `command` is what the baselines' files are told to come from.
     """
     baselines = fit_baselines(split, predictor.extras)
-    figures = evaluate(predictor, split, baselines)
-    name = next(iter(figures["models"]))
+    models = named_models(predictor, baselines)
+    predictions = {label: predict(model, split.test) for label, model in models.items()}
+    figures = {
+        "source": asdict(split.test.source),
+        "extras": [*predictor.extras],
+        "counts": dict(split.counts),
+        "num_candidates": NUM_CANDIDATES,
+        **evaluate(models, predictions, split.test),
+    }
+    name = next(iter(models))
     print(f"\n{split.test.source}; {len(split.test):,} test rounds, {len(split.train):,} for training")
     print(comparison_table(figures["models"]))
     print(verdict(figures["models"]))
     print(f"\n{name} by scheduled tokens\n{bucket_table(figures['buckets'][name])}")
-    models = named_models(predictor, baselines)
-    predictions = {label: predict(model, split.test) for label, model in models.items()}
     plot_predictions(predictions, split.test.times, name, plot, str(split.test.source))
     print(f"plot: {plot}")
     if baselines_dir is not None:
         for kind, baseline in baselines.items():
-            settings = {"data": predictor.info.settings.get("data")}
-            baseline.info = replace(baseline.info, command=command, settings=settings)
+            baseline.info = replace(baseline.info, command=command, settings={"data": split.settings})
             baseline.save(baselines_dir / f"{kind}.npz")
         print(f"baselines: {', '.join(f'{kind}.npz' for kind in baselines)} in {baselines_dir}")
     if json_file is not None:
@@ -233,26 +236,38 @@ def add_report_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check_report_outputs(arguments: argparse.Namespace) -> None:
+    """Raises ValueError naming the flag of add_report_flags whose output could not be written."""
+    if arguments.json is not None:
+        check_writable("--json", arguments.json)
+    if arguments.save_baselines is not None:
+        for kind in BASELINES:
+            check_writable("--save-baselines", arguments.save_baselines / f"{kind}.npz")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m predictor.evaluate", description=__doc__)
     parser.add_argument("model", type=Path, metavar="MODEL.npz", help="a predictor file of any kind")
     parser.add_argument("data", type=Path, metavar="DATA", help="the rounds it was trained on, .parquet or .csv")
-    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="default: MODEL_evaluation.png")
+    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="default: MODEL_evaluation.png beside DATA")
     add_report_flags(parser)
     argv = sys.argv[1:] if argv is None else list(argv)
     arguments = parser.parse_args(argv)
     command = "python -m predictor.evaluate " + shlex.join(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    plot = arguments.plot or arguments.model.with_name(f"{arguments.model.stem}_evaluation.png")
-    try:
-        predictor = Predictor.load(arguments.model)
-        split = prepare(arguments.data, _data_settings(predictor))
-        _check_source(predictor, split)
-        report(predictor, split, command, plot, arguments.json, arguments.save_baselines)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_status(lambda: _run(arguments, command))
+
+
+def _run(arguments: argparse.Namespace, command: str) -> None:
+    predictor = Predictor.load(arguments.model)
+    check_exists(arguments.data)
+    plot = arguments.plot or arguments.data.with_name(f"{arguments.model.stem}_evaluation.png")
+    check_writable("--plot", plot)
+    check_report_outputs(arguments)
+    split = prepare(arguments.data, _data_settings(predictor))
+    _check_source(predictor, split)
+    _warn_of_other_rounds(predictor, split)
+    report(predictor, split, command, plot, arguments.json, arguments.save_baselines)
 
 
 def _check_source(predictor: Predictor, split: Split) -> None:
@@ -262,6 +277,15 @@ def _check_source(predictor: Predictor, split: Split) -> None:
         raise ValueError(f"the model was trained for something else than DATA holds: {'; '.join(differences)}")
 
 
+def _warn_of_other_rounds(predictor: Predictor, split: Split) -> None:
+    """Another file is split otherwise: rounds that the model has seen may be among its test rounds."""
+    trained = (predictor.info.settings.get("data") or {}).get("read")  # older files lack it
+    if trained is not None and trained != split.settings["read"]:
+        logger.warning(
+            "DATA is not the file that the model was trained on; its test rounds may hold rounds of training"
+        )
+
+
 def _data_settings(predictor: Predictor) -> DatasetSettings:
     """Those of its training, so that its test rounds come out again; the defaults where its file tells none."""
     settings = predictor.info.settings.get("data")
@@ -269,8 +293,9 @@ def _data_settings(predictor: Predictor) -> DatasetSettings:
         logger.warning("the model does not tell how its data were split: taking the defaults")
         return DatasetSettings()
     try:
-        return DatasetSettings(**{**settings, "weight_range": tuple(settings["weight_range"])})
-    except (TypeError, KeyError) as error:
+        values = {name: value for name, value in settings.items() if name != "read"}
+        return DatasetSettings(**{**values, "weight_range": tuple(values["weight_range"])})
+    except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"the model's data settings are of another version ({error}); train it again") from None
 
 

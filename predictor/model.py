@@ -5,6 +5,7 @@ Knows no training and no scheduler; inference is numpy. Correction by measured r
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import os
@@ -18,12 +19,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from predictor.features import NUM_RAW, RAW_FEATURES, derive, feature_names, from_plan
-from predictor.regressors import REGRESSORS, Linear, Mean, Mlp, Regressor, Trees, TwoPiece
+from predictor.regressors import REGRESSORS, Linear, Mlp, Regressor, Trees, TwoPiece, numbers
 from predictor.source import Source
 from sarathi.core.plan import BatchPlan, MemoryStats
 from sarathi.request import Request
 
-__all__ = ["Linear", "Mean", "Mlp", "ModelInfo", "Predictor", "Trees", "TwoPiece"]
+__all__ = ["Linear", "Mlp", "ModelInfo", "Predictor", "Trees", "TwoPiece"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,11 @@ class ModelInfo:
     test_errors: Mapping[str, float] = field(default_factory=dict)  # names with their unit: mae_ms, mape_percent, ...
     command: str = ""  # that made it
     settings: Mapping[str, Any] = field(default_factory=dict)  # of data set and training, JSON values
+
+    def __post_init__(self) -> None:
+        for name, kind in (("num_rounds", int), ("test_errors", Mapping), ("command", str), ("settings", Mapping)):
+            if not isinstance(getattr(self, name), kind):
+                raise ValueError(f"{name}: {getattr(self, name)!r} is not allowed; a {kind.__name__}")
 
 
 class Predictor:
@@ -62,11 +68,9 @@ class Predictor:
         self.regressor = regressor
         self.info = info
         self.extras = tuple(extras)
-        self.low, self.high = (np.array(bound, dtype=np.float64) for bound in training_range)
-        if self.low.shape != (NUM_RAW,) or self.high.shape != (NUM_RAW,):
-            raise ValueError(
-                f"training_range: shapes {self.low.shape} and {self.high.shape} are not allowed; ({NUM_RAW},)"
-            )
+        self.low, self.high = (numbers("training_range", bound, (NUM_RAW,)) for bound in training_range)
+        if (self.low > self.high).any():
+            raise ValueError("training_range: a least value above the greatest is not allowed")
         used, free, allocated, reserved = self.low[7], self.high[8], self.low[9], self.low[10]
         self._idle_memory = MemoryStats(float(used), float(free), float(allocated), float(reserved))
         # The range that is watched, with a little slack; what has been warned of leaves it.
@@ -92,6 +96,12 @@ class Predictor:
         if outside.any():
             self._warn(raw, outside)
         return self.regressor(derive(raw, self.extras))
+
+    def without_warnings(self) -> Predictor:
+        """The same model, watching no training range, in the same time."""
+        model = copy.copy(self)
+        model._watched_low, model._watched_high = np.full(NUM_RAW, -np.inf), np.full(NUM_RAW, np.inf)
+        return model
 
     def _warn(self, raw: np.ndarray, outside: np.ndarray) -> None:
         for column, name in enumerate(RAW_FEATURES):
@@ -154,19 +164,25 @@ class Predictor:
             source = Source(**header["source"])
             names = ("num_rounds", "test_errors", "command", "settings")
             info = ModelInfo(source, **{name: header[name] for name in names})
-            bounds = np.array([header["training_range"][name] for name in RAW_FEATURES])
-            regressor = REGRESSORS[header["kind"]].from_arrays(arrays)
-            if not np.isfinite(regressor(derive(np.ones((1, NUM_RAW)), extras))).all():
-                raise ValueError("its numbers are not finite")
+            bounds = [header["training_range"][name] for name in RAW_FEATURES]
+            low, high = numbers("training_range", bounds, (NUM_RAW, 2)).T
+            model = cls(REGRESSORS[header["kind"]].from_arrays(arrays), info, (low, high), extras)
+            probes = np.stack([low, (low + high) / 2, high, np.ones(NUM_RAW)])
+            with np.errstate(all="ignore"):
+                numbers("predicted times", model.regressor(derive(probes, extras)), (len(probes),))
         except RefusedFileError:
             raise
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            _refuse(path, f"is damaged or of another version ({type(error).__name__}: {error})", asked)
+        except Exception as error:  # a strange header can break anything
+            _refuse(
+                path,
+                f"is damaged or of another version ({type(error).__name__}: {' '.join(str(error).split())})",
+                asked,
+            )
         for name, value in asked.items():
             trained_for = getattr(source, name)
             if trained_for != value:
                 _refuse(path, f"was trained for {name} {trained_for}, not {value}", asked, is_foreign=True)
-        return cls(regressor, info, (bounds[:, 0], bounds[:, 1]), extras)
+        return model
 
 
 class RefusedFileError(ValueError):
@@ -184,8 +200,8 @@ def _read(path: Path, asked: Mapping[str, object]) -> tuple[dict[str, Any], dict
         _refuse(path, "does not exist", asked)
     except OSError as error:
         _refuse(path, f"cannot be read ({error.strerror or error})", asked)
-    except Exception as error:  # of a damaged archive zipfile, zlib, json and numpy raise a dozen kinds
-        _refuse(path, f"is no predictor file, or is damaged ({' '.join(str(error).split()) or 'empty'})", asked)
+    except Exception:  # of a damaged archive zipfile, zlib, json and numpy raise a dozen kinds
+        _refuse(path, "is no predictor file, or is damaged", asked)
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         _refuse(path, "is no predictor file", asked)
     if header.get("version") != VERSION:

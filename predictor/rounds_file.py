@@ -9,6 +9,7 @@ import csv
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,8 @@ def gather(directories: Iterable[Path], output: Path) -> int:
     except OSError as error:
         raise ValueError(f"--output: {output} cannot be written ({error.strerror or error})") from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
     return num_rounds
 
 
@@ -93,15 +95,14 @@ def _read_rounds(path: Path) -> Iterator[list[str]]:
             missing = [name for name in NUMBER_COLUMNS if name not in header and name != "run"]
             if missing:
                 raise ValueError(f"{path}:1: column(s) {', '.join(missing)} are missing; a rounds.csv has them")
-            if header == list(ROUND_COLUMNS):
-                yield from reader
-                return
             places = [header.index(name) if name in header else -1 for name in ROUND_COLUMNS]
             for row in reader:
+                if len(row) != len(header):
+                    raise ValueError(f"{path}:{reader.line_num}: {len(row)} cells are not allowed; {len(header)}")
                 row.append("")  # what place -1 reads
                 yield [row[place] for place in places]
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: cannot be read ({error})") from error
 
 
 def _write_parquet(csv_path: Path, path: Path) -> None:
@@ -122,7 +123,8 @@ def _write_parquet(csv_path: Path, path: Path) -> None:
         parquet.write_table(table, part)
         os.replace(part, path)
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
 
 
 def read(path: Path) -> tuple[dict[str, np.ndarray], Source]:
@@ -130,13 +132,21 @@ def read(path: Path) -> tuple[dict[str, np.ndarray], Source]:
 
     Raises ValueError for a file that cannot be read, lacks columns, or mixes devices or models.
     """
-    if not path.is_file():
-        raise ValueError(f"{path}: there is no such data file; python -m predictor.collect --output {path} makes one")
-    numbers, sources = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
+    check_exists(path)
+    try:
+        numbers, sources = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
+    except (OSError, ValueError, csv.Error) as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
     if len(sources) != 1:
         differences = sources[0].differences(sources[1]) if sources else ["no round at all"]
         raise ValueError(f"{path}: all rounds must come from one device and model; {'; '.join(differences)}")
     return numbers, sources[0]
+
+
+def check_exists(path: Path) -> None:
+    """Raises ValueError, with the command that makes it, for a data file that is not there."""
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such data file; python -m predictor.collect --output {path} makes one")
 
 
 def _read_parquet(path: Path) -> tuple[dict[str, np.ndarray], list[Source]]:
@@ -145,45 +155,43 @@ def _read_parquet(path: Path) -> tuple[dict[str, np.ndarray], list[Source]]:
         import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise ValueError(
-            f"{path}: Parquet needs pyarrow (pip install 'sarathi-serve-fair[predictor]'); "
+            f"Parquet needs pyarrow (pip install 'sarathi-serve-fair[predictor]'); "
             f"{path.with_suffix('.csv').name} holds the same rounds"
         ) from None
     try:
         names = parquet.read_schema(path).names
-        _check_columns(path, names)
+        _check_columns(names)
         table = parquet.read_table(path, columns=[*NUMBER_COLUMNS, *SOURCE_COLUMNS])
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from error
+        raise ValueError(f"cannot be read as Parquet ({error})") from error
     numbers = {name: table[name].to_numpy().astype(np.float64) for name in NUMBER_COLUMNS}
     distinct = table.select(list(SOURCE_COLUMNS)).group_by(list(SOURCE_COLUMNS)).aggregate([]).to_pylist()
     return numbers, [Source(**row) for row in distinct]
 
 
 def _read_csv(path: Path) -> tuple[dict[str, np.ndarray], list[Source]]:
-    with path.open(encoding="utf-8-sig") as file:
-        names = file.readline().rstrip("\n").split(",")
-    _check_columns(path, names)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        names = next(csv.reader(file), [])
+    _check_columns(names)
 
     def columns(wanted: Sequence[str], dtype: type) -> np.ndarray:
         places = [names.index(name) for name in wanted]
         return np.loadtxt(
-            path, dtype, delimiter=",", skiprows=1, usecols=places, ndmin=2, encoding="utf-8", comments=None
-        )
+            path, dtype, delimiter=",", quotechar='"', skiprows=1, usecols=places, ndmin=2, encoding="utf-8",
+            comments=None,
+        )  # fmt: skip
 
-    try:
-        numbers = columns(NUMBER_COLUMNS, float)
-        cells = np.unique(columns(tuple(SOURCE_COLUMNS), str), axis=0)
-    except ValueError as error:
-        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
+    numbers = columns(NUMBER_COLUMNS, float)
+    cells = np.unique(columns(tuple(SOURCE_COLUMNS), str), axis=0)
     sources = [_source(dict(zip(SOURCE_COLUMNS, row, strict=True))) for row in cells.tolist()]
     return dict(zip(NUMBER_COLUMNS, numbers.T, strict=True)), sources
 
 
-def _check_columns(path: Path, names: Sequence[str]) -> None:
+def _check_columns(names: Sequence[str]) -> None:
     missing = [name for name in (*NUMBER_COLUMNS, *SOURCE_COLUMNS) if name not in names]
     if missing:
         raise ValueError(
-            f"{path}: column(s) {', '.join(missing)} are missing; a data file of python -m predictor.collect is needed "
+            f"column(s) {', '.join(missing)} are missing; a data file of python -m predictor.collect is needed "
             "(--from-runs makes one of past runs)"
         )
 

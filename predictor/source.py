@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,12 @@ class Source:
     pipeline_parallel_size: int = 1
     simulated: bool = True
     jitter: float = 0.0  # relative standard deviation of simulated round times
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            kind = type(value := getattr(self, field.name)).__name__
+            if kind != field.type and (kind, field.type) != ("int", "float"):
+                raise ValueError(f"{field.name}: {value!r} is not allowed; a value of type {field.type}")
 
     def __str__(self) -> str:
         parts = [f"{self.model} on {self.device}{' (simulated)' if self.simulated else ''}"]

@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from predictor.command_line import check_writable, exit_status, settings_named_by_flags
 from predictor.dataset import DatasetSettings, Split, prepare, sample_weights
-from predictor.evaluate import add_report_flags, error_metrics, predict, report
+from predictor.evaluate import add_report_flags, check_report_outputs, error_metrics, predict, report
 from predictor.features import derive
 from predictor.model import Mlp, ModelInfo, Predictor
 from predictor.plots import plot_loss
+from predictor.rounds_file import check_exists
 from predictor.train_config import TrainConfig, add_config_flags, config_from_flags
 
 if TYPE_CHECKING:
@@ -179,42 +181,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else list(argv)
     arguments = _parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    try:
-        _run(arguments, "python -m predictor.train " + shlex.join(argv))
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    return 0
+    return exit_status(lambda: _run(arguments, "python -m predictor.train " + shlex.join(argv)))
 
 
 def _run(arguments: argparse.Namespace, command: str) -> None:
-    config = config_from_flags(arguments)
-    data_settings = DatasetSettings(num_rounds=arguments.num_rounds or None, seed=arguments.split_seed)
+    with settings_named_by_flags():
+        config = config_from_flags(arguments)
+    with settings_named_by_flags(seed="split-seed"):
+        data_settings = DatasetSettings(num_rounds=arguments.num_rounds or None, seed=arguments.split_seed)
     output: Path = arguments.output
     if output.suffix != ".npz":
         raise ValueError(f"--output: {output} is not allowed; a name that ends in .npz")
+    check_exists(arguments.data)
     _import_torch()
+    curves = output.with_name(f"{output.stem}_loss.csv")
+    plot = output.with_name(f"{output.stem}_evaluation.png")
+    for path in (output, curves, curves.with_suffix(".png"), plot):
+        check_writable("--output", path)
+    check_report_outputs(arguments)
     split = prepare(arguments.data, data_settings)
     logger.info("%s: %s", arguments.data, ", ".join(f"{name} {count:,}" for name, count in split.counts.items()))
-    with _progress(config.epochs) as on_epoch:
+    with settings_named_by_flags(), _progress(config.epochs) as on_epoch:
         predictor, history = train(split, config, data_settings.weight_range, on_epoch)
     predictor.info = replace(
         predictor.info,
         test_errors=error_metrics(predict(predictor, split.test), split.test.times),
         command=command,
-        settings={"train": asdict(config), "data": asdict(data_settings)},
+        settings={"train": asdict(config), "data": split.settings},
     )
     predictor.save(output)
-    curves = output.with_name(f"{output.stem}_loss.csv")
     with curves.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([Epoch._fields, *history])
     plot_loss(history, curves.with_suffix(".png"))
     best = min(history, key=lambda epoch: epoch.validation_mae_ms)
     print(f"{output}: epoch {best.epoch} of {config.epochs}, validation MAE {best.validation_mae_ms:.3f} ms; {curves}")
-    plot = output.with_name(f"{output.stem}_evaluation.png")
     report(predictor, split, command, plot, arguments.json, arguments.save_baselines)
 
 

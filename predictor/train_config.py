@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from predictor.features import EXTRA_FEATURES
 
+MAX_LAYERS, MAX_UNITS, MAX_THREADS = 16, 4096, 1024
 SCHEDULES = ("constant", "cosine")
 
 
@@ -36,16 +38,21 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name, is_allowed, allowed in (
             ("epochs", self.epochs >= 1, "at least 1"),
-            ("lr", self.lr > 0, "above 0"),
+            ("lr", 0 < self.lr < math.inf, "above 0"),
             ("lr_schedule", self.lr_schedule in SCHEDULES, " or ".join(SCHEDULES)),
-            ("weight_decay", self.weight_decay >= 0, "at least 0"),
-            ("hidden_sizes", all(size >= 1 for size in self.hidden_sizes), "each at least 1"),
+            ("weight_decay", 0 <= self.weight_decay < math.inf, "at least 0"),
+            (
+                "hidden_sizes",
+                0 < len(self.hidden_sizes) <= MAX_LAYERS and all(1 <= size <= MAX_UNITS for size in self.hidden_sizes),
+                f"1 to {MAX_LAYERS} layers of 1 to {MAX_UNITS:,} units",
+            ),
             ("dropout", 0 <= self.dropout < 1, "in [0, 1)"),
             ("batch_size", self.batch_size >= 1, "at least 1"),
-            ("under_weight", self.under_weight > 0, "above 0"),
-            ("huber_delta", self.huber_delta > 0, "above 0"),
+            ("under_weight", 0 < self.under_weight < math.inf, "above 0"),
+            ("huber_delta", 0 < self.huber_delta < math.inf, "above 0"),
             ("extras", set(self.extras) <= set(EXTRA_FEATURES), f"among {', '.join(EXTRA_FEATURES)}"),
-            ("num_threads", self.num_threads >= 1, "at least 1"),
+            ("seed", 0 <= self.seed < 2**63, "0 to 2^63 - 1"),
+            ("num_threads", 1 <= self.num_threads <= MAX_THREADS, f"1 to {MAX_THREADS:,}"),
         ):
             if not is_allowed:
                 raise ValueError(f"{name}: {getattr(self, name)!r} is not allowed; {allowed}")

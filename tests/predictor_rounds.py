@@ -32,7 +32,7 @@ def make_split(num_rounds: int = 1000) -> Split:
     raw, times = make_rounds(num_rounds)
     data = Dataset(raw, times, np.arange(num_rounds), np.full(num_rounds, 1064.0), SOURCE)
     train, validation, test = (data.take(rows) for rows in split_rows(data.buckets, seed=1))
-    return Split(train, validation, test, sample_weights(train.buckets), {"read": num_rounds})
+    return Split(train, validation, test, sample_weights(train.buckets), {"read": num_rounds}, {"seed": 1})
 
 
 def write_rounds(path: Path, num_rounds: int = 600, source: Source = SOURCE) -> Path:

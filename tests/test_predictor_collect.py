@@ -173,6 +173,10 @@ def test_different_devices_do_not_go_into_one_file(tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
+        (
+            ["--output", "/dev/null/rounds.csv"],
+            "--output: /dev/null/rounds.csv cannot be written (its folder is a file)",
+        ),
         (["--output", "rounds.json"], "--output: rounds.json is not allowed"),
         (["--processes", "0"], "--processes: 0 is not allowed"),
         (["--scheduler_config_type", "AGING"], "--scheduler_config...: not allowed here"),
@@ -224,3 +228,17 @@ def test_lengths_are_made_up_where_sharegpt_is_not_installed(monkeypatch: pytest
     assert "not installed" in pool.notes[0] and len(pool.notes) == 1
     assert len(pool.first_turns) == 3000 and pool == again
     assert np.median([prompt for prompt, _ in pool.histories]) > 10 * np.median([p for p, _ in pool.first_turns])
+
+
+def test_an_output_below_a_file_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="cannot be written"):
+        gather([], tmp_path / "file" / "rounds.csv")
+
+
+def test_a_row_cut_short_names_its_line(tmp_path: Path) -> None:
+    directory = do_run(tmp_path / "runs")
+    path = directory / "rounds.csv"
+    path.write_text(path.read_text().rstrip().rpartition(",")[0] + "\n")
+    with pytest.raises(ValueError, match=r"rounds\.csv:\d+: \d+ cells are not allowed"):
+        gather([directory], tmp_path / "rounds.csv")

@@ -42,7 +42,7 @@ def make_dataset(num_rounds: int = 400, seed: int = 0, max_tokens: int = 200) ->
 def write_csv(path: Path, data: Dataset, run: np.ndarray, **changes: object) -> Path:
     names = (*NUMBER_COLUMNS, *SOURCE_COLUMNS)
     source = {name: getattr(SOURCE, name) for name in SOURCE_COLUMNS}
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
         writer = csv.DictWriter(file, names)
         writer.writeheader()
         for i in range(len(data)):
@@ -67,13 +67,14 @@ def test_each_cleaning_rule_drops_and_counts_its_own_rounds() -> None:
     data.times[11] = np.inf
     data.times[12] = 0.0
     data.raw[13, :2] = 0
+    data.raw[14, 0], data.raw[15, 3] = 1e300, -1.0
     data.times[100] *= 3
     data.times[101] *= 0.3
     data.positions[200:] -= 200  # a second run
     data.times[201] = np.nan  # within its warm-up: counted once
     cleaned, counts = clean(data, DatasetSettings(warmup_rounds=7))
-    assert counts == {"dropped_warmup": 14, "dropped_non_finite": 3, "dropped_empty": 1, "dropped_outlier": 2}
-    assert len(cleaned) == 400 - 14 - 3 - 1 - 2
+    assert counts == {"dropped_warmup": 14, "dropped_non_finite": 5, "dropped_empty": 1, "dropped_outlier": 2}
+    assert len(cleaned) == 400 - 14 - 5 - 1 - 2
     assert np.isfinite(cleaned.raw).all() and cleaned.positions.min() == 7
 
 
@@ -184,6 +185,8 @@ def test_a_csv_file_is_read_in_the_order_of_the_features(tmp_path: Path) -> None
         ({"device": "h100"}, "one device and model; device: h100 against rtx_4090"),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size"),
         ({"batch_size": "many"}, "many"),
+        ({"dtype_bytes": ""}, "invalid literal"),
+        ({"device": "\udcff"}, "utf-8"),
     ],
 )
 def test_a_bad_cell_is_told_in_one_line(changes: dict[str, object], message: str, tmp_path: Path) -> None:
@@ -191,6 +194,21 @@ def test_a_bad_cell_is_told_in_one_line(changes: dict[str, object], message: str
     with pytest.raises(ValueError, match=message) as caught:
         load(path)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_name_with_a_comma_is_one_cell(tmp_path: Path) -> None:
+    source = {"model": 'models/8B, "new"'}
+    data = make_dataset(1)
+    assert load(write_csv(tmp_path / "rounds.csv", data, np.zeros(1, int), **source)).source.model == source["model"]
+
+
+def test_a_split_without_validation_or_test_is_refused(tmp_path: Path) -> None:
+    data = make_dataset(30)
+    data.raw[:, 0] = 32 * np.arange(30)
+    data.raw[:, 1] = 1
+    path = write_csv(tmp_path / "rounds.csv", data, np.zeros(30, int))
+    with pytest.raises(ValueError, match="rounds are left, and none of them for validation or test"):
+        prepare(path)
 
 
 def test_a_missing_file_or_column_says_how_to_get_one(tmp_path: Path) -> None:
@@ -215,6 +233,7 @@ def test_too_few_rounds_are_refused(tmp_path: Path) -> None:
         {"full_chunk_ratio": -1},
         {"num_rounds": 3},
         {"weight_range": (2, 1)},
+        {"seed": -1},
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(settings: dict) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from predictor import baselines, evaluate
-from predictor.dataset import DatasetSettings
+from predictor.dataset import DatasetSettings, prepare
 from predictor.features import derive
-from predictor.model import Linear, Mean, ModelInfo, Predictor
+from predictor.model import Linear, ModelInfo, Predictor
 from predictor.source import Source
 from tests.predictor_rounds import SOURCE, make_rounds, make_split, write_rounds
 
@@ -50,17 +50,16 @@ def test_bounds_count_errors_up_to_them() -> None:
 
 def test_buckets_partition_the_rounds() -> None:
     data = make_split().test
-    data.raw[:2, :2] = ((500, 12), (501, 12))  # at the edge
-    table = evaluate.errors_by_bucket(data.times + 1e-3, data, bucket_tokens=512)
-    assert list(table) == ["1-512", "513-1024", "1025-1536"]
-    small = int((data.scheduled_tokens <= 512).sum())
-    assert table["1-512"]["num_rounds"] == small
+    data.raw[:2, :2] = ((52, 12), (53, 12))  # at the edge
+    table = evaluate.errors_by_bucket(data.times + 1e-3, data)
+    assert list(table)[:2] == ["1-64", "65-128"]
+    assert table["1-64"]["num_rounds"] == int((data.scheduled_tokens <= 64).sum())
     assert sum(errors["num_rounds"] for errors in table.values()) == len(data)
     assert all(errors["bias_ms"] == pytest.approx(1) for errors in table.values())
 
 
 def test_mean_is_weighted() -> None:
-    assert baselines.fit_mean(np.ones((2, 16)), np.array([1.0, 4.0]), np.array([2.0, 1.0])).time == pytest.approx(2.0)
+    assert baselines.fit_mean(np.ones((2, 16)), np.array([1.0, 4.0]), np.array([2.0, 1.0])).bias == pytest.approx(2.0)
 
 
 def test_linear_finds_a_plane_among_repeated_and_constant_columns() -> None:
@@ -125,10 +124,12 @@ def test_evaluation_tells_models_apart_and_names_the_best(monkeypatch: pytest.Mo
     bounds = (split.train.raw.min(0), split.train.raw.max(0))
     exact = Linear(np.eye(17)[16] * 1e-4 + np.eye(17)[3] * 1e-6, 5e-3)
     predictor = Predictor(exact, ModelInfo(SOURCE), bounds, ["tile_tokens"])
-    mean = Predictor(Mean(0.06), ModelInfo(SOURCE), bounds)
+    mean = Predictor(Linear(np.zeros(16), 0.06), ModelInfo(SOURCE), bounds)
     linear = Predictor(Linear(np.zeros(16), 0.05), ModelInfo(SOURCE), bounds)
     monkeypatch.setattr(evaluate, "time_predictions", lambda models: dict.fromkeys(models, 42.0))
-    figures = evaluate.evaluate(predictor, split, {"mean": mean, "linear": linear})
+    models = evaluate.named_models(predictor, {"mean": mean, "linear": linear})
+    predictions = {name: evaluate.predict(model, split.test) for name, model in models.items()}
+    figures = evaluate.evaluate(models, predictions, split.test)
     assert list(figures["models"]) == ["linear (file)", "mean", "linear"]
     assert figures["models"]["linear (file)"]["mae_ms"] == pytest.approx(0, abs=1e-9)
     json.dumps(figures)
@@ -141,8 +142,18 @@ def test_evaluation_tells_models_apart_and_names_the_best(monkeypatch: pytest.Mo
     assert table[0].split()[:3] == ["model", "MAE", "ms"]
 
 
-def test_timing_stays_in_the_training_range(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_baseline_without_error_is_no_division() -> None:
+    errors = {"mae_ms": 0.0, "mape_percent": 0.0, "us_per_prediction": 1.0}
+    text = evaluate.verdict({"mean": errors, "linear": errors})
+    assert text == (
+        "Least MAE: mean 0.000 ms (1 us a prediction), then linear 0.000 ms (1 us a prediction). "
+        "Least MAPE: mean, 0.00 %."
+    )
+
+
+def test_timing_warns_of_no_range(caplog: pytest.LogCaptureFixture) -> None:
     split = make_split()
+    split.train.raw[:, 3] = split.train.raw[:, 4] = 7.0  # a constant, that no timed plan meets
     fitted = evaluate.fit_baselines(split)
     times = evaluate.time_predictions(fitted, num_repeats=1, num_calls=1)
     assert times.keys() == fitted.keys() and all(value > 0 for value in times.values())
@@ -150,7 +161,8 @@ def test_timing_stays_in_the_training_range(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_command_prints_table_and_writes_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = write_rounds(tmp_path / "rounds.csv")
+    (tmp_path / "data").mkdir()
+    data = write_rounds(tmp_path / "data" / "rounds.csv")
     settings = asdict(DatasetSettings(num_rounds=500, seed=3))
     model = save_model(tmp_path / "model.npz", data=settings)
     arguments = ["--json", str(tmp_path / "out" / "figures.json"), "--save-baselines", str(tmp_path / "kinds")]
@@ -160,10 +172,10 @@ def test_command_prints_table_and_writes_files(tmp_path: Path, capsys: pytest.Ca
     figures = json.loads((tmp_path / "out" / "figures.json").read_text())
     assert figures["counts"]["kept"] == 500  # the data were split as the model's file tells
     assert figures["models"]["linear"]["max_ms"] >= figures["models"]["linear"]["p99_ms"] > 0
-    assert (tmp_path / "model_evaluation.png").stat().st_size > 10_000
+    assert (tmp_path / "data" / "model_evaluation.png").stat().st_size > 10_000
     for kind in ("mean", "linear", "two_piece"):
         saved = Predictor.load(tmp_path / "kinds" / f"{kind}.npz", {"device": SOURCE.device, "model": SOURCE.model})
-        assert saved.kind == kind
+        assert saved.kind == ("linear" if kind == "mean" else kind)
         assert saved.info.command.startswith("python -m predictor.evaluate ")
         assert saved.info.settings["data"]["seed"] == 3
         assert saved.info.test_errors["mae_ms"] == pytest.approx(figures["models"][kind]["mae_ms"])
@@ -174,6 +186,7 @@ def test_command_prints_table_and_writes_files(tmp_path: Path, capsys: pytest.Ca
     [
         (replace(SOURCE, device="a100_80gb"), None, "device: a100_80gb against rtx_4090"),
         (SOURCE, {"bucket": 3}, "data settings"),
+        (SOURCE, [1], "data settings"),
     ],
 )
 def test_command_refuses_what_does_not_belong_together(
@@ -190,3 +203,48 @@ def test_another_jitter_may_be_evaluated(tmp_path: Path) -> None:
     data = write_rounds(tmp_path / "rounds.csv")
     model = save_model(tmp_path / "model.npz", replace(SOURCE, jitter=0.05))
     assert evaluate.main([str(model), str(data)]) == 0
+
+
+@pytest.mark.parametrize("flag", ["--plot", "--json", "--save-baselines"])
+def test_an_output_that_cannot_be_written_is_told_before_the_work(
+    flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(evaluate, "prepare", None)
+    data, model = write_rounds(tmp_path / "rounds.csv"), save_model(tmp_path / "model.npz")
+    assert evaluate.main([str(model), str(data), flag, str(data / "below")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {flag}: ") and "cannot be written" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "line"),
+    [(KeyboardInterrupt(), 130, "interrupted"), (OSError(28, "No space left"), 1, "error: [Errno 28] No space left")],
+)
+def test_what_stops_the_command_is_one_line(
+    raised: BaseException,
+    status: int,
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def stop(*arguments: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(evaluate, "prepare", stop)
+    data, model = (
+        write_rounds(tmp_path / "rounds.csv"),
+        save_model(tmp_path / "model.npz", data=asdict(DatasetSettings())),
+    )
+    assert evaluate.main([str(model), str(data)]) == status
+    assert capsys.readouterr().err == f"{line}\n"
+
+
+@pytest.mark.parametrize("num_rounds", [600, 601])
+def test_other_rounds_than_those_of_training_are_warned_of(
+    num_rounds: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trained = prepare(write_rounds(tmp_path / "rounds.csv", 600)).settings
+    model = save_model(tmp_path / "model.npz", data=trained)
+    assert evaluate.main([str(model), str(write_rounds(tmp_path / "other.csv", num_rounds))]) == 0
+    assert ("DATA is not the file that the model was trained on" in caplog.text) == (num_rounds != 600)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from predictor.features import RAW_FEATURES, derive, from_plan
-from predictor.model import FORMAT, Linear, Mean, Mlp, ModelInfo, Predictor, Trees, TwoPiece
+from predictor.model import FORMAT, Linear, Mlp, ModelInfo, Predictor, Trees, TwoPiece
 from predictor.source import Source
 from sarathi.core.plan import BatchPlan, MemoryStats
 from sarathi.request import Request, SamplingParams
@@ -19,6 +19,7 @@ from sarathi.request import Request, SamplingParams
 SOURCE = Source("rtx_4090", "Qwen/Qwen3-8B", engine_profile="lean", jitter=0.01)
 INFO = ModelInfo(SOURCE, 1000, {"mae_ms": 0.5}, "python -m predictor.train x", {"epochs": 3})
 RANGE = (np.zeros(11), np.full(11, 1e6))
+MEAN = Linear(np.zeros(16), 0.04)
 MEMORY = MemoryStats(20_000.0, 4_000.0, 18_000.0, 20_000.0)
 
 
@@ -57,7 +58,6 @@ def make_trees() -> Trees:
 
 
 REGRESSORS = {
-    "mean": Mean(0.04),
     "linear": Linear(np.arange(16) * 1e-6, 0.01),
     "two_piece": TwoPiece(np.arange(32).reshape(2, 16) * 1e-6, np.array([0.01, 0.02]), 600),
     "mlp": make_mlp(16),
@@ -143,7 +143,7 @@ def test_before_the_first_result_memory_is_that_of_an_idle_device(caplog: pytest
 
 
 def test_outside_the_training_range_is_warned_of_once_for_each_feature(caplog: pytest.LogCaptureFixture) -> None:
-    model = Predictor(Mean(0.04), INFO, (np.zeros(11), np.full(11, 100.0)))
+    model = Predictor(MEAN, INFO, (np.zeros(11), np.full(11, 100.0)))
     inside = np.full((3, 11), 100.0)
     above, below = inside.copy(), inside.copy()
     above[1, 0], below[2, 3] = 103.0, -3.0
@@ -177,7 +177,8 @@ def test_a_missing_file_names_the_commands_that_make_it(tmp_path: Path) -> None:
 def test_a_corrupt_file_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "bad.npz"
     path.write_bytes(content)
-    assert "no predictor file, or is damaged" in refusal(path)
+    message = refusal(path)
+    assert "is no predictor file, or is damaged; make one" in message and "pickle" not in message
 
 
 def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
@@ -198,7 +199,7 @@ def test_a_foreign_file_is_not_told_to_be_overwritten(tmp_path: Path) -> None:
 @pytest.mark.parametrize("features", [["prefill_tokens"], None, 3])
 def test_other_features_are_told_as_such(features: object, tmp_path: Path) -> None:
     path = tmp_path / "model.npz"
-    Predictor(Linear(np.ones(3), 0.0), INFO, RANGE).save(path)
+    Predictor(Linear(np.ones(16), 0.0), INFO, RANGE).save(path)
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files}
     header = json.loads(str(arrays["header"])) | {"features": features}
@@ -206,10 +207,48 @@ def test_other_features_are_told_as_such(features: object, tmp_path: Path) -> No
     assert ("made for other features" if isinstance(features, list) else "damaged or of another") in refusal(path)
 
 
-@pytest.mark.parametrize("weights", [np.ones(3), np.full(16, np.nan)])
-def test_weights_that_do_not_fit_are_refused(weights: np.ndarray, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("linear", {"weights": np.ones(3)}),
+        ("linear", {"weights": np.full(16, np.nan)}),
+        ("linear", {"weights": np.ones((16, 5))}),
+        ("linear", {"weights": np.ones((16, 1))}),
+        ("linear", {"weights": np.ones(16, complex)}),
+        ("linear", {"weights": np.ones(16, "M8[s]")}),
+        ("linear", {"weights": np.full(16, "1")}),
+        ("linear", {"weights": np.full(16, 1e305)}),  # finite, its predictions are not
+        ("linear", {"bias": np.zeros(1)}),
+        ("linear", {"slope": np.zeros(1)}),
+        ("two_piece", {"weights": np.array([[1.0] * 16, [np.nan] * 16])}),
+        ("two_piece", {"biases": np.zeros(1)}),
+        ("mlp", {"input_mean": np.zeros((3, 16))}),
+        ("mlp", {"input_scale": np.zeros(16)}),
+        ("mlp", {"target_scale": np.array(0.0)}),
+        ("mlp", {"weights_0": np.full((16, 128), 1e38)}),
+        ("mlp", {"weights_0": np.full((16, 128), 1e39)}),  # not in float32
+        ("mlp", {"weights_3": np.ones((32, 5)), "bias_3": np.ones(5)}),
+        ("mlp", {"bias_0": np.zeros(1)}),
+        ("mlp", {"weights_9": np.ones((1, 1))}),
+        ("gbt", {"value": np.r_[np.zeros(7), np.inf]}),
+        ("gbt", {"left": np.array([1, 0, 3, 3, 4, 6, 6, 7])}),  # a cycle
+        ("gbt", {"right": np.array([2, 1, 4, 3, 4, 7, 6, 8])}),
+        ("gbt", {"right": np.array([99, 1, 4, 3, 4, 7, 6, 7])}),
+        ("gbt", {"feature": np.array([0, 0, 0, 0, 0, 0, 0, -1])}),
+        ("gbt", {"feature": np.array([0, 0, 0, 0, 0, 0, 0, 16])}),
+        ("gbt", {"threshold": np.full(8, np.nan)}),
+        ("gbt", {"roots": np.array([], int)}),
+        ("gbt", {"roots": np.array([8])}),
+        ("gbt", {"roots": np.array([0.0])}),
+    ],
+)
+def test_arrays_that_make_no_model_are_refused(kind: str, changes: dict[str, np.ndarray], tmp_path: Path) -> None:
     path = tmp_path / "model.npz"
-    Predictor(Linear(weights, 0.0), INFO, RANGE).save(path)
+    Predictor(REGRESSORS[kind], INFO, RANGE).save(path)
+    Predictor.load(path)
+    with np.load(path) as file:
+        arrays = dict(file)
+    np.savez(path, **{**arrays, **{f"array_{name}": array for name, array in changes.items()}})
     assert "damaged or of another version" in refusal(path)
 
 
@@ -250,7 +289,7 @@ def test_another_npz_file_is_refused(tmp_path: Path) -> None:
 )
 def test_a_foreign_file_is_refused(asked: dict[str, object], found: str, tmp_path: Path) -> None:
     path = tmp_path / "model.npz"
-    Predictor(Mean(0.04), INFO, RANGE).save(path)
+    Predictor(MEAN, INFO, RANGE).save(path)
     message = refusal(path, **asked)
     assert found in message
     assert str(next(iter(asked.values()))) in message.split("make one with")[1]
@@ -274,7 +313,15 @@ def with_header(path: Path, **changes: object) -> Path:
         ({"kind": "oracle"}, "damaged or of another version"),
         ({"kind": "mlp"}, "damaged or of another version"),
         ({"source": None}, "damaged or of another version"),
+        ({"source": {"device": 1, "model": "x"}}, "damaged or of another version"),
+        ({"settings": [1]}, "damaged or of another version"),
+        ({"test_errors": "none"}, "damaged or of another version"),
         ({"training_range": {}}, "damaged or of another version"),
+        ({"training_range": dict.fromkeys(RAW_FEATURES, 1.0)}, "damaged or of another version"),
+        ({"training_range": {name: ["1", "2"] for name in RAW_FEATURES}}, "damaged or of another version"),
+        ({"training_range": {name: [2.0, 1.0] for name in RAW_FEATURES}}, "damaged or of another version"),
+        ({"training_range": {name: [0.0, float("nan")] for name in RAW_FEATURES}}, "damaged or of another version"),
+        ({"features": [["a"]]}, "damaged or of another version"),
         ({"version": 99}, "has version 99 of the format, not 1"),
         ({"format": "something"}, "no predictor file"),
     ],
@@ -288,4 +335,4 @@ def test_a_header_that_does_not_fit_is_refused(changes: dict[str, object], found
 
 def test_saving_elsewhere_than_npz_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"ends in \.npz"):
-        Predictor(Mean(0.04), INFO, RANGE).save(tmp_path / "model.pt")
+        Predictor(MEAN, INFO, RANGE).save(tmp_path / "model.pt")

@@ -46,6 +46,8 @@ def test_paper_preset_is_table_7() -> None:
     ("name", "value"),
     [
         ("epochs", 0), ("lr", 0.0), ("lr_schedule", "step"), ("weight_decay", -1.0), ("hidden_sizes", (8, 0)),
+        ("hidden_sizes", ()), ("hidden_sizes", (10**9,)), ("hidden_sizes", (8,) * 99),
+        ("lr", float("inf")), ("seed", -1),
         ("dropout", 1.0), ("batch_size", 0), ("under_weight", 0.0), ("huber_delta", 0.0), ("extras", ("colour",)),
         ("num_threads", 0),
     ],
@@ -69,16 +71,32 @@ def test_without_torch_one_line_tells_what_to_install(
     ("flags", "message"),
     [
         (["--output", "model.txt"], "--output: model.txt is not allowed"),
-        (["--output", "model.npz", "--dropout", "2"], "dropout: 2.0 is not allowed"),
-        (["--output", "model.npz", "--extras", "colour"], "extras: ('colour',) is not allowed"),
-        (["--output", "model.npz", "--num-rounds", "3"], "num_rounds: 3 is not allowed"),
+        (["--output", "model.npz", "--dropout", "2"], "--dropout: 2.0 is not allowed"),
+        (["--output", "model.npz", "--extras", "colour"], "--extras: ('colour',) is not allowed"),
+        (["--output", "model.npz", "--hidden-sizes"], "--hidden-sizes: () is not allowed"),
+        (["--output", "model.npz", "--split-seed", "-1"], "--split-seed: -1 is not allowed"),
+        (["--output", "model.npz"], "rounds.csv: there is no such data file"),
+        (["--output", "model.npz", "--num-rounds", "3"], "--num-rounds: 3 is not allowed"),
     ],
 )
 def test_command_names_a_value_that_is_not_allowed(
-    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    flags: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # that it lacks is told last
     assert main(["rounds.csv", *flags]) == 2
     assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+def test_outputs_are_tried_before_the_work(
+    torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(training, "prepare", None)
+    data = write_rounds(tmp_path / "rounds.csv")
+    (tmp_path / "model_loss.csv").mkdir()
+    for output, told in ((data / "model.npz", "its folder is a file"), (tmp_path / "model.npz", "it is a folder")):
+        assert main([str(data), "--output", str(output)]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: --output: ") and told in error and error.count("\n") == 1
 
 
 def test_loss_by_hand(torch: Any) -> None:
@@ -161,6 +179,7 @@ def test_command_writes_model_curves_and_errors(torch: Any, tmp_path: Path, caps
     assert predictor.info.command == "python -m predictor.train " + " ".join(argv)
     assert predictor.info.settings["train"]["hidden_sizes"] == [16, 8]
     assert predictor.info.settings["train"]["dropout"] == 0.1
+    assert predictor.info.settings["data"]["read"]["num_rounds"] == 600
     assert predictor.info.test_errors["mape_percent"] > 0
     with (tmp_path / "new" / "model_loss.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
