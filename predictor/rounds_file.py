@@ -116,7 +116,9 @@ def _write_parquet(csv_path: Path, path: Path) -> None:
         print("pyarrow is not installed (pip install 'sarathi-serve-fair[predictor]'): CSV alone, no Parquet")
         return
     arrow_types = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+    # Told, not guessed: a first block of lone numbers would make these columns integers.
     types = {name: arrow_types[kind] for name, kind in SOURCE_COLUMNS.items()}
+    types |= dict.fromkeys(("prefill_chunks", "reasons"), pa.string())
     table = arrow_csv.read_csv(csv_path, convert_options=arrow_csv.ConvertOptions(column_types=types))
     part = path.with_name(path.name + ".part")
     try:
