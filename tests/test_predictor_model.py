@@ -235,7 +235,7 @@ def test_other_features_are_told_as_such(features: object, tmp_path: Path) -> No
         ("gbt", {"right": np.array([2, 1, 4, 3, 4, 7, 6, 8])}),
         ("gbt", {"right": np.array([99, 1, 4, 3, 4, 7, 6, 7])}),
         ("gbt", {"feature": np.array([0, 0, 0, 0, 0, 0, 0, -1])}),
-        ("gbt", {"feature": np.array([0, 0, 0, 0, 0, 0, 0, 16])}),
+        ("gbt", {"feature": np.array([0, 0, 0, 16, 0, 0, 0, 0])}),
         ("gbt", {"threshold": np.full(8, np.nan)}),
         ("gbt", {"roots": np.array([], int)}),
         ("gbt", {"roots": np.array([8])}),
