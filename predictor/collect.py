@@ -12,14 +12,13 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from predictor.command_line import check_writable, exit_status
 from predictor.grids import GRIDS, Job, length_pool
 from predictor.rounds_file import gather
+from sarathi.benchmark.progress import progress_bar
 from sarathi.benchmark.report import device_notice
 from sarathi.benchmark.runner import run_benchmark
 from sarathi.config import BenchmarkConfig, ShareGptRequestGeneratorConfig, config_from_args
@@ -110,11 +109,11 @@ def collect(config: BenchmarkConfig, output: Path, grid: str = "default", proces
             Job(replace(job.config, output_dir=str(Path(folder, f"{number:04}"))), job.workload)
             for number, job in enumerate(jobs)
         ]
-        with _progress(len(jobs)) as advance:
+        with progress_bar(len(jobs), "runs", "run") as on_progress:
             directories = []
             for directory in _run_all(jobs, processes):
                 directories.append(directory)
-                advance()
+                on_progress(len(directories))
         return gather(directories, output)
 
 
@@ -149,19 +148,6 @@ def _run(job: Job) -> Path:
     directory = run_benchmark(job.config, job.workload).directory
     assert directory is not None
     return directory
-
-
-@contextmanager
-def _progress(num_runs: int) -> Iterator[Any]:
-    """A bar on stderr, moved one run further by each call of what it yields."""
-    try:
-        from tqdm import tqdm
-    except ImportError:  # the bar is a comfort of the [bench] extra
-        yield lambda: None
-        return
-    interval = 0.1 if sys.stderr.isatty() else 5.0
-    with tqdm(total=num_runs, desc="runs", unit="run", mininterval=interval, file=sys.stderr) as bar:
-        yield bar.update
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from sarathi.benchmark import main as benchmark_main
 from sarathi.benchmark import shootout
 from sarathi.benchmark.build import build_workload
 from sarathi.benchmark.entry_point import BROKEN_PIPE, CANNOT_WRITE, INTERRUPTED
+from sarathi.benchmark.progress import progress_bar
 from sarathi.benchmark.runner import run_benchmark
 from sarathi.benchmark.system import build_system
 from sarathi.config import SCHEDULER_CONFIGS, parse_args
@@ -529,3 +530,9 @@ def test_shootout_has_defaults_of_its_own(capsys):
     text = capsys.readouterr().out
     assert text.startswith("usage: python -m sarathi.benchmark.shootout")
     assert "Requests to take; null takes all (requests; default 200)" in text
+
+
+def test_without_tqdm_a_run_has_no_bar(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    with progress_bar(3, "requests", "req") as on_progress:
+        on_progress(2)

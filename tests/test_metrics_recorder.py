@@ -308,3 +308,16 @@ def test_on_step_does_not_look_at_each_decode() -> None:
     output = fake_round()._replace(decodes=Decodes([make_request("d", 4, 4)] * 50))
     recorder.on_step(output, StepResult([], 0.5, MemoryStats()), [], 1.5, 0.0)
     assert recorder.close(1.5)["batch_num_decode_tokens"]["max"] == 50
+
+
+def test_a_prediction_without_a_target_has_no_share_of_it() -> None:
+    """A sizer may foretell rounds and aim at nothing: null, not 0 % of a target that is not there."""
+    recorder = Recorder([NullSink()], {})
+    for step, target in ((0, None), (1, 0.5), (2, 0.9)):
+        output = fake_round(step, predicted_time=0.4, target_time=target)
+        recorder.on_step(output, StepResult([0, 0], 0.5), [], 1.5 + step, 0.0)
+    assert recorder.close(4.0)["prediction"]["share_within_5_percent"] == 0.5
+    recorder = Recorder([NullSink()], {})
+    recorder.on_step(fake_round(predicted_time=0.4), StepResult([0, 0], 0.5), [], 1.5, 0.0)
+    prediction = recorder.close(2.0)["prediction"]
+    assert prediction["share_within_5_percent"] is None and prediction["num_rounds"] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,8 +13,11 @@ from typing import Any
 def progress_bar(total: int, label: str, unit: str, *, enabled: bool = True) -> Iterator[Callable[[int], None]]:
     """A bar on stderr; what it yields takes the number of `unit`s that are done.
 
-    Drawn from the first such number on, so that an error before it stands alone.
+    Drawn from the first such number on, so that an error before it stands alone. Without tqdm there is no bar.
     """
+    if not enabled or importlib.util.find_spec("tqdm") is None:
+        yield lambda num_done: None
+        return
     bar: Any = None
 
     def update(num_done: int) -> None:
@@ -22,9 +26,6 @@ def progress_bar(total: int, label: str, unit: str, *, enabled: bool = True) -> 
             bar = _open_bar(total, label, unit)
         bar.update(num_done - bar.n)
 
-    if not enabled:
-        yield lambda num_done: None
-        return
     try:
         yield update
     finally:

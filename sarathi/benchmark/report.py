@@ -66,9 +66,10 @@ def summary_table(summary: Mapping[str, Any]) -> str:
         lines.append("drift alarm: the predictor was off too far, and the static budget decided in those cases")
     if summary["prediction"]["num_rounds"]:
         prediction = summary["prediction"]
+        share = prediction["share_within_5_percent"]
+        aim = "" if share is None else f", {100 * share:.0f} % within 5 % of the target"
         lines.append(
-            f"{prediction['num_rounds']:,} rounds with a prediction: MAPE {prediction['mape_percent']:.2f} %, "
-            f"{100 * prediction['share_within_5_percent']:.0f} % within 5 % of the target"
+            f"{prediction['num_rounds']:,} rounds with a prediction: MAPE {prediction['mape_percent']:.2f} %{aim}"
         )
     statistics = ("mean", "p50", "p90", "p95", "p99", "max")
     lines.append(f"{'':<28}" + "".join(f"{name:>10}" for name in statistics))

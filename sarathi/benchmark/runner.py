@@ -13,6 +13,7 @@ from sarathi.benchmark.system import System, build_system, check_fit, dtype_byte
 from sarathi.benchmark.workloads.spec import Workload
 from sarathi.clock import calendar_stamp
 from sarathi.config import BenchmarkConfig, SimulatedExecutorConfig, to_yaml
+from sarathi.core.plan import SchedulerOutput
 from sarathi.engine.engine import Engine, replay
 from sarathi.errors import FlagError
 from sarathi.metrics.chrome_trace import ChromeTrace
@@ -86,12 +87,9 @@ def _run(
     directory: Path | None,
 ) -> RunResult:
     engine = Engine(system.scheduler, system.executor, system.clock, recorder)
-    rounds = 0
 
-    def on_round(_output: object) -> None:
-        nonlocal rounds
-        rounds += 1
-        if rounds % PROGRESS_EVERY == 0:
+    def on_round(output: SchedulerOutput) -> None:
+        if output.step_id % PROGRESS_EVERY == PROGRESS_EVERY - 1:
             on_progress(recorder.num_ended)
 
     replay(engine, requests_of(workload), time_limit=config.time_limit, on_round=on_round)

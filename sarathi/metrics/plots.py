@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sarathi.metrics.records import RunData
+from sarathi.metrics.summary import prediction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -212,8 +213,9 @@ def _prediction(figure: Figure, data: RunData) -> str:
     over_time.plot(times, target, color=RED, linewidth=1.4, label="target")
     over_time.set(ylim=(0, top), xlabel="time (s)")
     _legend_above(over_time)
-    within = np.mean(np.abs(data.rounds["batch_execution_time"][known] / data.rounds["target_time"][known] - 1) <= 0.05)
-    return _thinned_caption(len(known), "rounds with prefills") + f"; {100 * within:.0f} % within 5 % of the target"
+    share = prediction(data)["share_within_5_percent"]
+    aim = "" if share is None else f"; {100 * share:.0f} % within 5 % of the target"
+    return _thinned_caption(len(known), "rounds with prefills") + aim
 
 
 # ---- shared pieces

@@ -25,7 +25,7 @@ def prediction(data: RunData) -> dict[str, float | None]:
     """How well rounds with a prediction (those with prefills, under a sizer that predicts) were foretold and aimed.
 
     `mae` in seconds and `mape_percent` (Eq. 15 and 17) of predicted against measured time; `share_within_5_percent`
-    of these rounds, from 0 to 1, took within 5 % of the target.
+    of these rounds, from 0 to 1, took within 5 % of the target, where there is one.
     """
     predicted, target = data.rounds["predicted_time"], data.rounds["target_time"]
     measured = data.rounds["batch_execution_time"]
@@ -33,12 +33,13 @@ def prediction(data: RunData) -> dict[str, float | None]:
     if not known.any():
         return dict.fromkeys(("num_rounds", "mae", "mape_percent", "share_within_5_percent"))
     error = np.abs(predicted[known] - measured[known])
-    off = np.abs(measured[known] / target[known] - 1)
+    aimed = known & np.isfinite(target)
+    off = np.abs(measured[aimed] / target[aimed] - 1)
     return {
         "num_rounds": int(known.sum()),
         "mae": float(error.mean()),
         "mape_percent": float(100 * (error / measured[known]).mean()),
-        "share_within_5_percent": float((off <= 0.05).mean()),
+        "share_within_5_percent": float((off <= 0.05).mean()) if aimed.any() else None,
     }
 
 
