@@ -18,7 +18,7 @@ from sarathi.config.schedulers import LprsApcSchedulerConfig
 from sarathi.core.block_manager import BlockManager
 from sarathi.core.plan import BatchPlan, MemoryStats, StepResult
 from sarathi.core.variants import AgingScheduler, LPRSAPCScheduler
-from sarathi.request import Request, SamplingParams
+from sarathi.request import Request, RequestStatus, SamplingParams
 
 NUM_DECODES = 256
 BLOCK_SIZE = 16
@@ -88,7 +88,9 @@ def queue_cost(num_waiting: int) -> tuple[float, float]:
     new = [_request(10_000_000 + i, 50 + (i * 7919) % 3000, 100) for i in range(2000)]
     add_us = _median_us(lambda i: scheduler.add(new[i], 3.0), len(new))
     victims = list(scheduler.waiting)[:: max(1, num_waiting // 2000)][:2000]
-    abort_us = _median_us(lambda i: scheduler.abort(victims[i].request_id, 4.0), len(victims))
+    abort_us = _median_us(
+        lambda i: scheduler.finish(victims[i].request_id, RequestStatus.FINISHED_ABORTED, 4.0), len(victims)
+    )
     return add_us, abort_us
 
 

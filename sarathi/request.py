@@ -7,8 +7,9 @@ knows about queues, executors or clocks.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 
 class RequestStatus(enum.Enum):
@@ -34,30 +35,93 @@ class RequestStatus(enum.Enum):
 class SamplingParams:
     """How output tokens are chosen and when generation ends.
 
-    `max_tokens` may be 0: the prompt is computed and nothing is generated.
+    Temperature 0 is greedy. The penalties follow the OpenAI API (presence, frequency: subtracted from the logits of
+    tokens generated so far) and CTRL (repetition: logits of tokens in prompt or output divided, negative ones
+    multiplied). `seed` makes a request's tokens independent of what else runs. `logprobs` asks for the log
+    probabilities of the sampled token and that many of the likeliest (0: the sampled one alone). `max_tokens` may be
+    0: the prompt is computed and nothing is generated. Before `min_tokens` no stop condition ends generation.
+
     Raises ValueError naming the field, the value and what is allowed.
     """
 
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     max_tokens: int = 2048
+    min_tokens: int = 0
+    logprobs: int | None = None
+    skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
         stop = self.stop
         stop = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
         object.__setattr__(self, "stop", stop)
-        for name, ok, allowed in (
-            ("temperature", self.temperature >= 0, "a number of at least 0"),
-            ("top_p", 0 < self.top_p <= 1, "a number in (0, 1]"),
-            ("top_k", self.top_k == -1 or self.top_k >= 1, "-1 (off) or at least 1"),
-            ("max_tokens", self.max_tokens >= 0, "an integer of at least 0"),
-        ):
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        for name, is_allowed, allowed in _SAMPLING_RULES:
+            value = getattr(self, name)
+            try:
+                ok = not isinstance(value, bool) and is_allowed(value)
+            except TypeError:
+                ok = False
             if not ok:
-                raise ValueError(f"SamplingParams.{name}: {getattr(self, name)!r} is not allowed; {allowed}")
+                raise ValueError(f"SamplingParams.{name}: {value!r} is not allowed; {allowed}")
+        if self.min_tokens > self.max_tokens:
+            allowed = f"at most max_tokens, which is {self.max_tokens}"
+            raise ValueError(f"SamplingParams.min_tokens: {self.min_tokens} is not allowed; {allowed}")
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature < MIN_TEMPERATURE
+
+    @property
+    def has_penalties(self) -> bool:
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
+
+
+MIN_TEMPERATURE = 1e-5  # below it sampling is greedy: logits divided by less would overflow
+MAX_LOGPROBS = 100
+_PENALTY = "a number from -2 to 2"
+_SAMPLING_RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("temperature", lambda value: 0 <= value <= 1000, "a number from 0 to 1000"),
+    ("top_p", lambda value: 0 < value <= 1, "a number in (0, 1]"),
+    ("top_k", lambda value: _is_int(value) and (value in (-1, 0) or value >= 1), "-1 or 0 (off) or at least 1"),
+    ("min_p", lambda value: 0 <= value <= 1, "a number from 0 to 1"),
+    ("presence_penalty", lambda value: -2 <= value <= 2, _PENALTY),
+    ("frequency_penalty", lambda value: -2 <= value <= 2, _PENALTY),
+    ("repetition_penalty", lambda value: 0 < value <= 1000, "a number above 0"),
+    ("seed", lambda value: value is None or (_is_int(value) and abs(value) < 2**63), "an integer or None"),
+    ("stop", lambda value: all(isinstance(s, str) and s for s in value), "non-empty text, or a list of such"),
+    ("stop_token_ids", lambda value: all(_is_int(i) and i >= 0 for i in value), "a list of token ids"),
+    ("max_tokens", lambda value: _is_int(value) and value >= 0, "an integer of at least 0"),
+    ("min_tokens", lambda value: _is_int(value) and value >= 0, "an integer of at least 0"),
+    (
+        "logprobs",
+        lambda value: value is None or (_is_int(value) and 0 <= value <= MAX_LOGPROBS),
+        f"None or an integer from 0 to {MAX_LOGPROBS}",
+    ),
+)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+class TokenLogprobs(NamedTuple):
+    """Natural log probabilities at one output position, of the model's own distribution: before penalties,
+    temperature and truncation."""
+
+    logprob: float  # of the token that was sampled
+    rank: int  # how many tokens were likelier, plus 1
+    top: tuple[tuple[int, float], ...]  # the likeliest tokens, best first, as (token id, log probability)
 
 
 class Request:
@@ -74,9 +138,9 @@ class Request:
     __slots__ = (
         "arrival_time", "block_ids", "eos_token_ids", "execution_time", "finish_time", "first_scheduled_time",
         "ignored_reason", "max_output_tokens", "num_computed_tokens", "num_inflight_steps", "num_preemptions",
-        "num_prompt_tokens", "output_token_ids", "preempted_time", "preemption_time", "prefill_end_time",
-        "priority", "prompt_token_ids", "queue_entry", "request_id", "sampling_params", "sequence_number",
-        "status", "tenant", "token_times",
+        "num_prompt_tokens", "output_logprobs", "output_token_ids", "preempted_time", "preemption_time",
+        "prefill_end_time", "priority", "prompt", "prompt_token_ids", "queue_entry", "request_id", "sampling_params",
+        "sequence_number", "status", "tenant", "token_times",
     )  # fmt: skip
 
     def __init__(
@@ -87,10 +151,12 @@ class Request:
         arrival_time: float,
         *,
         eos_token_ids: Sequence[int] = (),
+        prompt: str | None = None,
         priority: int = 0,
         tenant: str = "",
     ) -> None:
         self.request_id = request_id
+        self.prompt = prompt
         self.prompt_token_ids = prompt_token_ids
         self.num_prompt_tokens = len(prompt_token_ids)
         self.sampling_params = sampling_params
@@ -100,6 +166,7 @@ class Request:
         self.status = RequestStatus.WAITING
         self.ignored_reason: str | None = None  # why the scheduler refused it on arrival, with the numbers
         self.output_token_ids: list[int] = []
+        self.output_logprobs: list[TokenLogprobs] = []  # one for each output token, where they are asked for
         self.max_output_tokens = sampling_params.max_tokens  # the scheduler lowers it to what the context holds
         stop = () if sampling_params.ignore_eos else eos_token_ids
         self.eos_token_ids = frozenset((*sampling_params.stop_token_ids, *stop))

@@ -189,7 +189,7 @@ def test_aborted_waiting_requests_do_not_pile_up():
     for i in range(5000):
         scheduler.add(make_request(str(i), 10, 1, arrival=float(i)), 0.0)
         if i >= 100:
-            scheduler.abort(str(i), 0.0)
+            scheduler.finish(str(i), RequestStatus.FINISHED_ABORTED, 0.0)
     assert len(scheduler.waiting) == 100 and len(scheduler.waiting._heap) < 300
 
 

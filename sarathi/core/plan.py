@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sarathi.request import Request
+from sarathi.request import Request, TokenLogprobs
 
 
 class BatchPlan:
@@ -84,12 +84,14 @@ class StepResult(NamedTuple):
     """The outcome of one round.
 
     `token_ids` has one entry for each decode, then one for each prefill chunk, in the order of the
-    SchedulerOutput; the entry of a chunk that does not complete its request is ignored.
+    SchedulerOutput; the entry of a chunk that does not complete its request is ignored. `logprobs` goes with it:
+    None for a request that asks for none, and for a chunk that gives no token.
     """
 
     token_ids: list[int]
     execution_time: float  # seconds, one stage's round as the worker measured it
     memory: MemoryStats = MemoryStats()
+    logprobs: list[TokenLogprobs | None] | None = None
 
 
 class SchedulerOutput(NamedTuple):

@@ -14,7 +14,7 @@ from sarathi.core.chunking import ChunkSizer, LatencyPredictor, StaticBudget
 from sarathi.core.order import FCFS, OrderPolicy
 from sarathi.core.plan import BatchPlan, MemoryStats, SchedulerOutput, StepResult
 from sarathi.core.queue import Entry, RequestHeap
-from sarathi.request import Request, RequestStatus
+from sarathi.request import Request, RequestStatus, TokenLogprobs
 
 # Share of the blocks that admission leaves free while something runs, so that decodes can grow before the
 # first of them has to be preempted.
@@ -54,7 +54,7 @@ class BaseScheduler:
         self.num_inflight_rounds = 0
         self._num_added = 0
         self._num_rounds = 0
-        self._num_aborted_in_flight = 0
+        self._num_ended_in_flight = 0
         self._preempted_ids: list[str] = []  # since the last round that ran
         self._memory = MemoryStats()  # as the last result told it
 
@@ -127,11 +127,13 @@ class BaseScheduler:
         self.waiting.push(request, self.order.key(request, now))
         return True
 
-    def abort(self, request_id: str, now: float) -> Request | None:
-        """End a request at any moment; None if it is not here. No token of it is committed from now on.
+    def finish(self, request_id: str, status: RequestStatus, now: float) -> Request | None:
+        """End a request from outside, aborted or stopped, at any moment; None if it is not here.
 
-        Its blocks are free at once, or when the rounds in flight that use them return.
+        No token of it is committed from now on. Its blocks are free at once, or when the rounds in flight that use
+        them return.
         """
+        assert status.is_finished
         request = self.requests.get(request_id)
         if request is None or request.status.is_finished:
             return None
@@ -140,11 +142,11 @@ class BaseScheduler:
         elif request.num_inflight_steps == 0:
             self.decodes.remove(request)
         if request.num_inflight_steps:
-            self._num_aborted_in_flight += 1
-            request.status = RequestStatus.FINISHED_ABORTED
+            self._num_ended_in_flight += 1
+            request.status = status
             request.finish_time = now
         else:
-            self._finish(request, RequestStatus.FINISHED_ABORTED, now)
+            self._finish(request, status, now)
         return request
 
     def _finish(self, request: Request, status: RequestStatus, now: float) -> None:
@@ -356,12 +358,14 @@ class BaseScheduler:
 
     def update(self, output: SchedulerOutput, result: StepResult, now: float) -> list[Request]:
         """Commit the oldest round in flight, ended at `now` (seconds); returns the requests that ended with it."""
-        token_ids, execution_time, self._memory = result
+        token_ids, execution_time, self._memory, logprobs = result
         self.num_inflight_rounds -= 1
+        if logprobs is not None:
+            _keep_logprobs(output, logprobs)
         finished: list[Request] = []
         decodes = output.decodes
-        if self._num_aborted_in_flight:
-            decodes, token_ids = self._drop_aborted(output, token_ids, finished, now)
+        if self._num_ended_in_flight:
+            decodes, token_ids = self._drop_ended(output, token_ids, finished, now)
         ended: list[Request] = []
         for request, token_id in zip(decodes, token_ids, strict=False):
             request.num_inflight_steps = 0
@@ -386,8 +390,8 @@ class BaseScheduler:
         self, request: Request, token_id: int, execution_time: float, now: float, finished: list[Request]
     ) -> None:
         request.num_inflight_steps -= 1
-        if request.status.is_finished:  # aborted while this chunk was in flight
-            self._release_aborted(request, finished, now)
+        if request.status.is_finished:  # ended while this chunk was in flight
+            self._release_ended(request, finished, now)
             return
         request.execution_time += execution_time
         if request.num_remaining_tokens or request.num_inflight_steps:
@@ -413,23 +417,30 @@ class BaseScheduler:
         finished.append(request)
         return True
 
-    def _drop_aborted(
+    def _drop_ended(
         self, output: SchedulerOutput, token_ids: list[int], finished: list[Request], now: float
     ) -> tuple[list[Request], list[int]]:
-        """The round's decodes and tokens without the requests that were aborted while it ran."""
+        """The round's decodes and tokens without the requests that were ended while it ran."""
         kept = [i for i, request in enumerate(output.decodes) if not request.status.is_finished]
         for request in output.decodes:
             if request.status.is_finished:
                 request.num_inflight_steps = 0
-                self._release_aborted(request, finished, now)
+                self._release_ended(request, finished, now)
         prefill_tokens = token_ids[len(output.decodes) :]
         return [output.decodes[i] for i in kept], [token_ids[i] for i in kept] + prefill_tokens
 
-    def _release_aborted(self, request: Request, finished: list[Request], now: float) -> None:
+    def _release_ended(self, request: Request, finished: list[Request], now: float) -> None:
         if request.num_inflight_steps == 0:
-            self._num_aborted_in_flight -= 1
-            self._finish(request, RequestStatus.FINISHED_ABORTED, now)
+            self._num_ended_in_flight -= 1
+            self._finish(request, request.status, now)
             finished.append(request)
+
+
+def _keep_logprobs(output: SchedulerOutput, logprobs: list[TokenLogprobs | None]) -> None:
+    requests = (*output.decodes, *(request for request, _ in output.prefills))
+    for request, entry in zip(requests, logprobs, strict=True):
+        if entry is not None and not request.status.is_finished:
+            request.output_logprobs.append(entry)
 
 
 def _latest(request: Request) -> tuple[float, int]:

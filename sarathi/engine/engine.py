@@ -13,7 +13,7 @@ from sarathi.clock import Clock, host_time
 from sarathi.core.plan import SchedulerOutput, StepResult
 from sarathi.core.scheduler import BaseScheduler
 from sarathi.executor.base import Executor
-from sarathi.request import Request
+from sarathi.request import Request, RequestStatus
 
 
 class StepRecorder(Protocol):
@@ -28,14 +28,30 @@ class StepRecorder(Protocol):
     def on_aborted(self, request: Request) -> None: ...
 
 
+class StopRule(Protocol):
+    """What ends requests besides token ids and lengths: stop strings."""
+
+    def stopped(self, output: SchedulerOutput) -> list[Request]:
+        """The round's requests that end with the token it has just given them."""
+        ...
+
+
 class Engine:
     """Runs requests round by round. Single-threaded: callers take turns."""
 
-    def __init__(self, scheduler: BaseScheduler, executor: Executor, clock: Clock, recorder: StepRecorder) -> None:
+    def __init__(
+        self,
+        scheduler: BaseScheduler,
+        executor: Executor,
+        clock: Clock,
+        recorder: StepRecorder,
+        stop_rule: StopRule | None = None,
+    ) -> None:
         self.scheduler = scheduler
         self.executor = executor
         self.clock = clock
         self.recorder = recorder
+        self.stop_rule = stop_rule
         self._inflight: deque[SchedulerOutput] = deque()
         self._schedule_time = 0.0  # host seconds spent scheduling since the last recorded round
 
@@ -48,7 +64,7 @@ class Engine:
 
     def abort(self, request_id: str) -> bool:
         """End a request now; False if there is no such unfinished request."""
-        request = self.scheduler.abort(request_id, self.clock.now())
+        request = self.scheduler.finish(request_id, RequestStatus.FINISHED_ABORTED, self.clock.now())
         if request is None:
             return False
         if not request.num_inflight_steps:  # otherwise the round in flight reports it
@@ -83,6 +99,11 @@ class Engine:
         now = self.clock.now()
         started = host_time()
         finished = self.scheduler.update(output, result, now)
+        if self.stop_rule is not None:
+            for request in self.stop_rule.stopped(output):
+                self.scheduler.finish(request.request_id, RequestStatus.FINISHED_STOPPED, now)
+                if not request.num_inflight_steps:  # otherwise the round in flight reports it
+                    finished.append(request)
         schedule_time, self._schedule_time = self._schedule_time + host_time() - started, 0.0
         self.recorder.on_step(output, result, finished, now, schedule_time)
         return output
