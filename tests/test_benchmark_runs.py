@@ -176,7 +176,11 @@ BAD = [
     ),
     (f"{SHAREGPT}file=no.json", "sharegpt_request_generator_config_file", "'no.json' is not a file"),
     (f"{SHAREGPT}file=no_turns.json", "sharegpt_request_generator_config_file", "no_turns.json holds no answered"),
-    (f"{SHAREGPT}tokenizer=gpt2", "sharegpt_request_generator_config_tokenizer", "'gpt2' is not allowed; 'qwen' or"),
+    (
+        f"{SHAREGPT}tokenizer=gpt2",
+        "sharegpt_request_generator_config_tokenizer",
+        "'gpt2' is not allowed; auto, model, qwen",
+    ),
     (
         f"{SHAREGPT}file=turns.json --sharegpt_request_generator_config_max_prompt_tokens=1",
         "sharegpt_request_generator_config_max_prompt_tokens",
@@ -204,7 +208,17 @@ BAD = [
     (f"{SHAREGPT}tokenizer=~nobody/x", "sharegpt_request_generator_config_tokenizer", "'~nobody/x' is not allowed"),
     (f"{SHAREGPT}tokenizer={'x' * 5000}", "sharegpt_request_generator_config_tokenizer", "'xxx"),
     ("--config=no.yaml", "config", "cannot read 'no.yaml'"),
-    ("--executor_config_type=LOCAL", "executor_config_type", "'LOCAL' is not available yet"),
+    ("--executor_config_type=RAY", "executor_config_type", "'RAY' is not available yet"),
+    (
+        "--executor_config_type=LOCAL --parallel_config_tensor_parallel_size=2",
+        "parallel_config_tensor_parallel_size",
+        "2 is not allowed; only 1 works with --executor_config_type LOCAL",
+    ),
+    (
+        "--executor_config_type=LOCAL --model_config_load_format=npcache",
+        "model_config_load_format",
+        "'npcache' cannot be read; one of auto, safetensors, gguf, dummy",
+    ),
     ("--num_replicas=2", "num_replicas", "2 is not supported yet"),
     ("--config=", "config", "cannot read ''"),
     ("--model_config_model=\udcff", "model_config_model", r"'\udcff' is not allowed; text without NUL"),

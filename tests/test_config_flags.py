@@ -282,6 +282,39 @@ def test_settings_without_effect_are_said(caplog: pytest.LogCaptureFixture) -> N
     assert config.metrics_config.wandb_project == "mine"
 
 
+def test_what_has_an_effect_depends_on_the_executor(caplog: pytest.LogCaptureFixture) -> None:
+    """A local engine loads a model; a setting of a hub does nothing anywhere."""
+    flags = "--model_config_load_format dummy --worker_config_attention_backend SDPA --model_config_revision main"
+    for executor, expected in (
+        ("SIMULATED", {"model_config_load_format", "worker_config_attention_backend", "model_config_revision"}),
+        ("LOCAL", {"model_config_revision"}),
+    ):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            c.parse_args([*flags.split(), "--executor_config_type", executor])
+        assert {record.getMessage().split()[0].removeprefix("--") for record in caplog.records} == expected
+
+
+@pytest.mark.parametrize(
+    ("has_cuda", "expected"), [(True, c.LocalExecutorConfig), (False, c.SimulatedExecutorConfig)]
+)
+@pytest.mark.parametrize("flags", [[], ["--executor_config_type", "auto"]], ids=["default", "auto"])
+def test_auto_runs_a_model_where_there_is_a_cuda_device(
+    monkeypatch: pytest.MonkeyPatch, has_cuda: bool, expected: type, flags: list[str]
+) -> None:
+    monkeypatch.setattr("sarathi.worker.cuda.has_cuda_device", lambda: has_cuda)
+    config = c.parse_args(flags)
+    assert type(config.executor_config) is expected is type(c.BenchmarkConfig().executor_config)
+    assert c.to_dict(config)["executor_config"]["type"] in ("LOCAL", "SIMULATED")
+    assert type(c.SystemConfig().executor_config) is c.LocalExecutorConfig
+
+
+def test_a_chosen_executor_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sarathi.worker.cuda.has_cuda_device", lambda: pytest.fail("looked for"))
+    for name, expected in (("LOCAL", c.LocalExecutorConfig), ("SIMULATED", c.SimulatedExecutorConfig)):
+        assert type(c.parse_args(["--executor_config_type", name]).executor_config) is expected
+
+
 def test_help_lists_every_setting_once_with_default_and_unit(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         c.parse_args(["--help"])
@@ -292,6 +325,7 @@ def test_help_lists_every_setting_once_with_default_and_unit(capsys: pytest.Capt
     assert {f"--{flag}" for flag in UPSTREAM_FLAGS} <= set(lines)
     assert "\nsarathi_scheduler_config:\n  with --scheduler_config_type SARATHI\n" in text
     assert "Token budget of a round, decodes included (tokens; default 512)" in text
+    assert "(default auto; no effect with SIMULATED: the simulated device loads no model)" in text
     assert "  --metrics_config_wandb_project STR\n" in text and "(default null; no effect: not available yet)" in text
 
 

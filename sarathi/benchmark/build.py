@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sarathi.benchmark.tokenizers import choose_tokenizer, ordinary_token_ids
 from sarathi.benchmark.workloads.heterogeneous import heterogeneous_workload
 from sarathi.benchmark.workloads.intervals import poisson_arrivals, static_arrivals
 from sarathi.benchmark.workloads.lengths import Lengths, fixed_lengths, synthetic_workload, trace_lengths
+from sarathi.benchmark.workloads.random_tokens import with_random_tokens
 from sarathi.benchmark.workloads.sharegpt import sharegpt_workload
 from sarathi.benchmark.workloads.spec import Workload
 from sarathi.benchmark.workloads.trace import Shaping, trace_workload
@@ -29,10 +31,18 @@ from sarathi.config import (
 )
 from sarathi.errors import naming
 from sarathi.request import Request, SamplingParams
+from sarathi.system import System
 
 
-def build_workload(config: BenchmarkConfig) -> Workload:
-    """The requests to replay."""
+def build_workload(config: BenchmarkConfig, system: System | None = None) -> Workload:
+    """The requests to replay; where `system` runs a real model, with token ids that it can read."""
+    workload = _build_workload(config, system)
+    if system is None or system.simulated or all(spec.prompt_token_ids is not None for spec in workload.requests):
+        return workload
+    return with_random_tokens(workload, ordinary_token_ids(system), config.seed)
+
+
+def _build_workload(config: BenchmarkConfig, system: System | None) -> Workload:
     generator = resolve_seeds(config, config.seed).request_generator_config
     prefix = flag_prefix(config, "request_generator_config")
     if isinstance(generator, ShareGptRequestGeneratorConfig):
@@ -43,12 +53,13 @@ def build_workload(config: BenchmarkConfig) -> Workload:
                 file=generator.file,
                 num_requests=generator.num_requests,
                 turns=generator.turns,
-                tokenizer=generator.tokenizer,
+                tokenizer=choose_tokenizer(generator.tokenizer, config.model_config.model, system),
                 max_prompt_tokens=generator.max_prompt_tokens,
                 max_output_tokens=generator.max_output_tokens,
                 output_tokens=generator.output_tokens,
                 shuffle=generator.shuffle,
                 seed=generator.seed,
+                with_token_ids=system is not None and not system.simulated,
             )
     if isinstance(generator, SyntheticRequestGeneratorConfig):
         with naming(prefix):
@@ -111,7 +122,8 @@ def _arrivals(config: RequestIntervalGeneratorConfig) -> Iterable[float]:
 
 
 def requests_of(workload: Workload) -> Iterable[Request]:
-    """Fresh engine requests, made one by one as they are replayed; a prompt is known by its length only."""
+    """Fresh engine requests, made one by one as they are replayed; of some prompts the length alone is known."""
     for spec in workload.requests:
-        params = SamplingParams(ignore_eos=True, max_tokens=spec.num_output_tokens)
-        yield Request(spec.request_id, range(spec.num_prompt_tokens), params, spec.arrival_time)
+        params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=spec.num_output_tokens)
+        token_ids = range(spec.num_prompt_tokens) if spec.prompt_token_ids is None else spec.prompt_token_ids
+        yield Request(spec.request_id, token_ids, params, spec.arrival_time)

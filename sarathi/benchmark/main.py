@@ -28,7 +28,7 @@ def _main(argv: Sequence[str] | None) -> None:
     logging.getLogger().setLevel(config.log_level.upper())
     print(device_notice(config), flush=True)
     system = build_system(config)
-    workload = build_workload(config)
+    workload = build_workload(config, system)
     for note in system.notes:
         print(f"system: {note}")
     for note in workload.notes:

@@ -1,11 +1,11 @@
-"""What a run says on the terminal: the notice of a simulated device, and tables."""
+"""What a run says on the terminal: the notice of what runs, and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from sarathi.config import BenchmarkConfig, SimulatedExecutorConfig
+from sarathi.config import BenchmarkConfig, LocalExecutorConfig, SimulatedExecutorConfig
 
 # Label, metric, statistic, unit's factor. The order of the columns is that of the questions users ask.
 COLUMNS = (
@@ -22,7 +22,9 @@ COLUMNS = (
 
 
 def device_notice(config: BenchmarkConfig) -> str:
-    """Says loudly that nothing below was measured on a device."""
+    """Says what runs the rounds, and loudly where nothing below was measured on a device."""
+    if isinstance(local := config.executor_config, LocalExecutorConfig):
+        return f"LOCAL EXECUTOR: {config.model_config.model} in this process (device {local.device}), real time"
     simulated = config.executor_config
     assert isinstance(simulated, SimulatedExecutorConfig)
     jitter = f", jitter {simulated.jitter:g}" if simulated.jitter else ""

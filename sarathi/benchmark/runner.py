@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sarathi.benchmark.build import requests_of
-from sarathi.benchmark.system import System, build_system, check_fit, dtype_bytes, scheduler_name
+from sarathi.benchmark.system import build_system, check_fit
 from sarathi.benchmark.workloads.spec import Workload
-from sarathi.clock import calendar_stamp
-from sarathi.config import BenchmarkConfig, SimulatedExecutorConfig, to_yaml
+from sarathi.clock import WallClock, calendar_stamp
+from sarathi.config import BenchmarkConfig, to_yaml
 from sarathi.core.plan import SchedulerOutput
 from sarathi.engine.engine import Engine, replay
 from sarathi.errors import FlagError
@@ -20,35 +20,15 @@ from sarathi.metrics.chrome_trace import ChromeTrace
 from sarathi.metrics.recorder import Recorder
 from sarathi.metrics.records import RunData
 from sarathi.metrics.sinks import CsvSink, Sink, write_text
+from sarathi.system import System
 
-PROGRESS_EVERY = 256  # rounds
+PROGRESS_EVERY = 256  # simulated rounds; a real one takes long enough to be told alone
 
 
 class RunResult(NamedTuple):
     directory: Path | None  # None where nothing is written
     summary: dict[str, Any]
     data: RunData
-
-
-def run_metadata(config: BenchmarkConfig, system: System, workload: Workload) -> dict[str, object]:
-    """What heads the summary: what ran, on what, on which requests."""
-    simulated = config.executor_config
-    assert isinstance(simulated, SimulatedExecutorConfig)
-    return {
-        "scheduler": scheduler_name(config),
-        "model": system.model.name,
-        "device": simulated.device,
-        "simulated": True,
-        "engine_profile": simulated.engine_profile,
-        "jitter": simulated.jitter,
-        "dtype_bytes": dtype_bytes(config),
-        "tensor_parallel_size": config.parallel_config.tensor_parallel_size,
-        "pipeline_parallel_size": config.parallel_config.pipeline_parallel_size,
-        "num_gpu_blocks": system.num_gpu_blocks,
-        "max_model_len": system.max_model_len,
-        "workload": workload.name,
-        "seed": config.seed,
-    }
 
 
 def run_benchmark(
@@ -65,7 +45,7 @@ def run_benchmark(
     """
     system = system or build_system(config)
     check_fit(config, system, workload.requests)
-    metadata = run_metadata(config, system, workload)
+    metadata = {**system.metadata(config), "workload": workload.name, "seed": config.seed}
     if not config.metrics_config.write_metrics:
         return _run(config, workload, system, Recorder([], metadata), on_progress, None)
     directory = _make_run_directory(config)
@@ -86,13 +66,18 @@ def _run(
     on_progress: Callable[[int], None],
     directory: Path | None,
 ) -> RunResult:
-    engine = Engine(system.scheduler, system.executor, system.clock, recorder)
+    clock = system.clock if system.simulated else WallClock()  # from 0 now, not since the model began to load
+    engine = Engine(system.scheduler, system.executor, clock, recorder)
+    progress_every = PROGRESS_EVERY if system.simulated else 1
 
     def on_round(output: SchedulerOutput) -> None:
-        if output.step_id % PROGRESS_EVERY == PROGRESS_EVERY - 1:
+        if output.step_id % progress_every == progress_every - 1:
             on_progress(recorder.num_ended)
 
-    replay(engine, requests_of(workload), time_limit=config.time_limit, on_round=on_round)
+    try:
+        replay(engine, requests_of(workload), time_limit=config.time_limit, on_round=on_round)
+    finally:
+        system.executor.shutdown()
     summary = recorder.close(engine.clock.now(), engine.scheduler.requests.values())
     on_progress(recorder.num_ended)
     return RunResult(directory, summary, recorder.data())

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 PROGRAM = "python -m sarathi.benchmark.shootout"
 ABOUT = "Replays one workload under every scheduler; where a --scheduler_config_type is given, under that one alone."
+# On the simulated device, whatever there is: it takes seconds.
 # 200 real prompts with the lengths of their real answers; one every 0.1 s, the default, is faster than the card can
 # serve them, so that the order of the queue matters. The context holds the longest of them.
 DEFAULTS = {
+    "executor_config_type": "SIMULATED",
     "sharegpt_request_generator_config_num_requests": 200,
     "model_config_max_model_len": 6144,
 }
@@ -40,8 +42,9 @@ def _main(argv: Sequence[str] | None) -> None:
     from sarathi.benchmark.progress import progress_bar
     from sarathi.benchmark.report import comparison_table, device_notice
     from sarathi.benchmark.runner import run_benchmark
-    from sarathi.benchmark.system import build_system, scheduler_name
+    from sarathi.benchmark.system import build_system
     from sarathi.config import SCHEDULER_CONFIGS, parse_args_for_each
+    from sarathi.system import load_shared_parts, scheduler_name
 
     each = parse_args_for_each(
         argv, "scheduler_config_type", list(SCHEDULER_CONFIGS), prog=PROGRAM, about=ABOUT, defaults=DEFAULTS
@@ -50,9 +53,11 @@ def _main(argv: Sequence[str] | None) -> None:
     first = each[0]
     logging.getLogger().setLevel(first.log_level.upper())
     print(device_notice(first), flush=True)
-    systems = {name: build_system(config) for name, config in configs.items()}
-    workload = build_workload(first)
-    for note in next(iter(systems.values())).notes:
+    parts = load_shared_parts(each)
+    systems = {name: build_system(config, parts) for name, config in configs.items()}
+    any_system = next(iter(systems.values()))
+    workload = build_workload(first, any_system)
+    for note in any_system.notes:
         print(f"system: {note}")
     for note in workload.notes:
         print(f"workload: {note}")

@@ -5,6 +5,7 @@ Owns what may be set and which values are allowed; knows nothing of schedulers, 
 
 from sarathi.config.benchmark import BenchmarkConfig, resolve_seeds, without_effect
 from sarathi.config.flags import config_from_args, make_parser, parse_args, parse_args_for_each
+from sarathi.config.keywords import system_config_from
 from sarathi.config.schedulers import (
     SCHEDULER_CONFIGS,
     AgingSchedulerConfig,
@@ -28,6 +29,7 @@ from sarathi.config.system import (
     CacheConfig,
     EndpointConfig,
     ExecutorConfig,
+    LocalExecutorConfig,
     MetricsConfig,
     ModelConfig,
     ParallelConfig,
@@ -79,6 +81,7 @@ __all__ = [
     "INTERVAL_GENERATOR_CONFIGS",
     "LENGTH_GENERATOR_CONFIGS",
     "MetricsConfig",
+    "LocalExecutorConfig",
     "LprsSchedulerConfig",
     "ModelConfig",
     "OrcaSchedulerConfig",
@@ -115,6 +118,7 @@ __all__ = [
     "parse_args_for_each",
     "resolve_seeds",
     "setting",
+    "system_config_from",
     "to_dict",
     "to_yaml",
     "without_effect",

@@ -6,7 +6,17 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from sarathi.config.setting import MAX_SEED, NOT_YET, Config, choice, default_of, flag_prefix, setting
+from sarathi.config.setting import (
+    MAX_SEED,
+    NOT_YET,
+    Config,
+    Setting,
+    choice,
+    chosen_type,
+    default_of,
+    flag_prefix,
+    setting,
+)
 from sarathi.config.system import EndpointConfig, ReplicaConfig, SystemConfig
 from sarathi.config.workloads import REQUEST_GENERATOR_CONFIGS, RequestGeneratorConfig
 
@@ -37,15 +47,22 @@ class BenchmarkConfig(EndpointConfig):
         return SystemConfig(**shared, replica_config=replica_config or ReplicaConfig())
 
 
-def without_effect(config: Config, prefix: str = "") -> list[str]:
+def without_effect(config: Config) -> list[str]:
     """One line for each setting that was changed from its default and does nothing, naming its flag and why."""
+    executor = chosen_type(config, "executor_config") if isinstance(config, EndpointConfig) else ""
+    return _without_effect(config, executor, "")
+
+
+def _without_effect(config: Config, executor: str, prefix: str) -> list[str]:
     notices: list[str] = []
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
         if isinstance(value, Config):
-            notices += without_effect(value, f"{flag_prefix(config, f.name)}_")
-        elif (why := f.metadata["setting"].no_effect) and value != default_of(f):
-            notices.append(f"--{prefix}{f.name} has no effect: {why}")
+            notices += _without_effect(value, executor, f"{flag_prefix(config, f.name)}_")
+            continue
+        declared: Setting = f.metadata["setting"]
+        if declared.no_effect and declared.no_effect_with in ("", executor) and value != default_of(f):
+            notices.append(f"--{prefix}{f.name} has no effect: {declared.no_effect}")
     return notices
 
 

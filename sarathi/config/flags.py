@@ -152,7 +152,8 @@ def _add_setting(group: argparse._ArgumentGroup, section: Section, name: str, de
     if declared.fixed_for_now:
         notes.append(NOT_YET)
     if declared.no_effect:
-        notes.append(f"no effect: {declared.no_effect}")
+        only = f" with {declared.no_effect_with}" if declared.no_effect_with else ""
+        notes.append(f"no effect{only}: {declared.no_effect}")
     help = f"{declared.help.rstrip('.')} ({'; '.join(notes)})".replace("%", "%%")
     metavar = "|".join([*words, *(kind.__name__.upper() for kind in kinds if kind is not str or not words)])
     if bool in kinds:

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
@@ -41,6 +41,7 @@ class Setting:
     below: float | None = None
     is_input_file: bool = False  # must exist when the command line selects it
     no_effect: str = ""  # why it does nothing though it is accepted; said where it differs from its default
+    no_effect_with: str = ""  # the type of executor for which alone that holds; empty: for every one
     fixed_for_now: bool = False  # only the default works so far
 
 
@@ -48,15 +49,15 @@ class Setting:
 class Choice:
     """A component of which several types exist, chosen by name.
 
-    The settings of type T are the flags `--<t>_<suffix>_<field>`. `aliases` are further names for a type;
-    `not_available` are names that are known and refused.
+    The settings of type T are the flags `--<t>_<suffix>_<field>`. `aliases` are further names for a type, or
+    for one that a function chooses whenever it is asked; `not_available` are names that are known and refused.
     """
 
     types: Mapping[str, type[Config]]
     default: str
     suffix: str
     help: str
-    aliases: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str | Callable[[], str]] = field(default_factory=dict)
     not_available: tuple[str, ...] = ()
 
     def prefix(self, type_name: str) -> str:
@@ -65,7 +66,8 @@ class Choice:
     def resolve(self, name: str) -> str:
         """The type's own name. Raises ValueError saying which names there are."""
         key = name.upper()
-        key = self.aliases.get(key, key)
+        alias = self.aliases.get(key, key)
+        key = alias if isinstance(alias, str) else alias()
         names = (*self.aliases, *(t for t in self.types if t not in self.not_available))
         if key in self.not_available:
             raise ValueError(f"{shown(name)} is not available yet; one of {', '.join(names)}")
@@ -93,7 +95,7 @@ def component(config_type: type[Config]) -> Any:
 def choice(types: Mapping[str, type[Config]], default: str, suffix: str, help: str, **properties: Any) -> Any:
     """A dataclass field that holds one of several types of config; `properties` are further fields of Choice."""
     declared = Choice(types, default, suffix, help, **properties)
-    return field(default_factory=types[declared.resolve(default)], metadata={"choice": declared})
+    return field(default_factory=lambda: types[declared.resolve(default)](), metadata={"choice": declared})
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from sarathi.config.schedulers import SCHEDULER_CONFIGS, BaseSchedulerConfig, CustomSchedulerConfig
 from sarathi.config.setting import MAX_SEED, NOT_YET, Config, choice, component, setting
@@ -23,24 +23,26 @@ EngineProfile = Literal["lean", "sarathi_2024"]
 DEVICE_NAMES: tuple[str, ...] = get_args(Device)
 ENGINE_PROFILE_NAMES: tuple[str, ...] = get_args(EngineProfile)
 MAX_GPU_BLOCKS = 10**7  # the pool is a list of them
-_NO_MODEL = "the simulated device loads no model"
+# Of settings that matter only where a model is loaded.
+_OF_A_MODEL = {"no_effect": "the simulated device loads no model", "no_effect_with": "SIMULATED"}
+_NO_HUB = "models are read from files here, never from a hub"
 
 
 @dataclass(frozen=True)
 class ModelConfig(Config):
-    model: str = setting("Qwen/Qwen3-8B", "Model name, or a folder with a config.json.")
-    trust_remote_code: bool = setting(True, "Run code that comes with a model from a hub.", no_effect=_NO_MODEL)
+    model: str = setting("Qwen/Qwen3-8B", "Model name, a folder with a config.json, or a GGUF file.")
+    trust_remote_code: bool = setting(True, "Run code that comes with a model from a hub.", no_effect=_NO_HUB)
     download_dir: str | None = setting(
-        None, "Where weights are downloaded to; null takes the hub's cache.", no_effect=_NO_MODEL
+        None, "Where weights are downloaded to; null takes the hub's cache.", no_effect=_NO_HUB
     )
-    load_format: Literal["auto", "pt", "safetensors", "npcache", "dummy"] = setting(
-        "auto", "Format of the weights.", no_effect=_NO_MODEL
+    load_format: Literal["auto", "pt", "safetensors", "npcache", "gguf", "dummy"] = setting(
+        "auto", "Format of the weights; dummy makes random ones.", **_OF_A_MODEL
     )
     dtype: Literal["auto", "half", "float16", "bfloat16", "float", "float32"] = setting(
-        "bfloat16", "Type of weights and activations."
+        "auto", "Type of weights, activations and KV cache; auto is float32 on a CPU, elsewhere bfloat16."
     )
-    seed: int = setting(0, "Seed of the model's sampling.", at_least=0, at_most=MAX_SEED, no_effect=_NO_MODEL)
-    revision: str | None = setting(None, "Branch, tag or commit of a model from a hub.", no_effect=_NO_MODEL)
+    seed: int = setting(0, "Seed of sampling, and of dummy weights.", at_least=0, at_most=MAX_SEED, **_OF_A_MODEL)
+    revision: str | None = setting(None, "Branch, tag or commit of a model from a hub.", no_effect=_NO_HUB)
     max_model_len: int | None = setting(
         None, "Longest request, prompt and output; null takes the model's context.", unit="tokens", at_least=1
     )
@@ -49,10 +51,13 @@ class ModelConfig(Config):
 @dataclass(frozen=True)
 class WorkerConfig(Config):
     gpu_memory_utilization: float = setting(
-        0.8, "Share of device memory for weights, activations and KV blocks.", above=0, at_most=1
+        0.8,
+        "Share of device memory for weights, activations and KV blocks; of a CPU's, of what is available at start.",
+        above=0,
+        at_most=1,
     )
-    attention_backend: Literal["FLASHINFER", "NO_OP"] = setting(
-        "FLASHINFER", "Attention kernels of a real device.", no_effect=_NO_MODEL
+    attention_backend: Literal["AUTO", "FLASHINFER", "SDPA", "CPU_PAGED", "NO_OP"] = setting(
+        "AUTO", "Attention kernels; AUTO takes the fastest for the device, NO_OP skips attention.", **_OF_A_MODEL
     )
 
 
@@ -95,7 +100,7 @@ class MetricsConfig(Config):
 @dataclass(frozen=True)
 class ReplicaConfig(Config):
     replica_id: int = setting(0, "Number of the replica.", at_least=0, no_effect=NOT_YET)
-    output_dir: str = setting(".", "Where the replica writes.", no_effect=NOT_YET)
+    output_dir: str | None = setting(None, "Folder for the engine's metrics; null writes none.")
     resource_mapping: list | None = setting(None, "Pairs of node and device for each worker, JSON.", no_effect=NOT_YET)
 
 
@@ -117,7 +122,38 @@ class SimulatedExecutorConfig(ExecutorConfig):
     )
 
 
-EXECUTOR_CONFIGS: dict[str, type[ExecutorConfig]] = {"SIMULATED": SimulatedExecutorConfig}
+@dataclass(frozen=True)
+class LocalExecutorConfig(ExecutorConfig):
+    """A real model in this process, on the real clock."""
+
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", "Where the model runs; auto is CUDA where there is some.")
+    num_threads: int | None = setting(
+        None, "Threads of a CPU; null leaves the number to torch.", unit="threads", at_least=1, at_most=1024
+    )
+
+
+EXECUTOR_CONFIGS: dict[str, type[ExecutorConfig]] = {
+    "SIMULATED": SimulatedExecutorConfig,
+    "LOCAL": LocalExecutorConfig,
+}
+
+
+def _automatic_executor() -> str:
+    from sarathi.worker.cuda import has_cuda_device
+
+    return "LOCAL" if has_cuda_device() else "SIMULATED"
+
+
+def _executor_choice(default: str) -> Any:
+    return choice(
+        EXECUTOR_CONFIGS,
+        default,
+        "executor_config",
+        "What runs the rounds: a simulated device, or a model in this process; AUTO takes the latter where there is "
+        "a CUDA device.",
+        aliases={"AUTO": _automatic_executor},
+        not_available=("RAY",),
+    )
 
 
 @dataclass(frozen=True)
@@ -134,19 +170,13 @@ class EndpointConfig(Config):
         "scheduler_config",
         "Scheduler, or the import path of your own, as in my_module.MyScheduler.",
     )
-    executor_config: ExecutorConfig = choice(
-        EXECUTOR_CONFIGS,
-        "AUTO",
-        "executor_config",
-        "What runs the rounds; AUTO takes the simulated device.",
-        aliases={"AUTO": "SIMULATED"},
-        not_available=("LOCAL", "RAY"),
-    )
+    executor_config: ExecutorConfig = _executor_choice("AUTO")
     metrics_config: MetricsConfig = component(MetricsConfig)
 
 
 @dataclass(frozen=True)
 class SystemConfig(EndpointConfig):
-    """One engine, for the Python API."""
+    """One engine, for the Python API, whose texts only a real model can give."""
 
+    executor_config: ExecutorConfig = _executor_choice("LOCAL")
     replica_config: ReplicaConfig = component(ReplicaConfig)

@@ -156,7 +156,9 @@ def _build(
         elif "choice" in f.metadata:
             declared: Choice = f.metadata["choice"]
             type_key = f"{name}_type"
-            type_name = chosen.setdefault(type_key, declared.resolve(declared.default))
+            if type_key not in chosen:
+                chosen[type_key] = declared.resolve(declared.default)
+            type_name = chosen[type_key]
             used.add(type_key)
             arguments[name] = _build(declared.types[type_name], declared.prefix(type_name), values, chosen, given, used)
         elif key in values:

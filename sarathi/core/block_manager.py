@@ -31,6 +31,12 @@ class BlockManager:
     def num_token_slots(self) -> int:
         return self.num_blocks * self.block_size
 
+    def check_all_free(self) -> None:
+        """Raise RuntimeError unless every block is free, each once. O(num_blocks)."""
+        if sorted(self._free) != list(range(self.num_blocks)):
+            twice = len(self._free) - len(set(self._free))
+            raise RuntimeError(f"KV blocks are lost: {self.num_used} of {self.num_blocks} in use, {twice} free twice")
+
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 

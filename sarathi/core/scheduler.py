@@ -56,7 +56,7 @@ class BaseScheduler:
         self._num_rounds = 0
         self._num_ended_in_flight = 0
         self._preempted_ids: list[str] = []  # since the last round that ran
-        self._memory = MemoryStats()  # as the last result told it
+        self.memory = MemoryStats()  # as the last result told it
 
     # Hooks ------------------------------------------------------------------------------------------
 
@@ -172,6 +172,19 @@ class BaseScheduler:
         self._preempted_ids.append(request.request_id)
         self.waiting.push(request, self.order.key(request, plan.now))
 
+    def check_idle(self) -> None:
+        """With no request left, raise RuntimeError unless nothing of any is left either. O(1)."""
+        left = {
+            "blocks in use": self.blocks.num_used,
+            "running": self.num_running,
+            "rounds in flight": self.num_inflight_rounds,
+            "partial": len(self.partial),
+            "waiting": len(self.waiting),
+            "decodes": len(self.decodes),
+        }
+        if any(left.values()):
+            raise RuntimeError(f"no request is left, but {', '.join(f'{n} {what}' for what, n in left.items() if n)}")
+
     # The round --------------------------------------------------------------------------------------
 
     def schedule(self, now: float) -> SchedulerOutput | None:
@@ -211,7 +224,7 @@ class BaseScheduler:
             num_partial=len(self.partial),
             num_running=self.num_running,
             num_used_blocks=self.blocks.num_used,
-            memory=self._memory,
+            memory=self.memory,
         )
 
     def _compose_round(self, now: float) -> BatchPlan:
@@ -267,8 +280,8 @@ class BaseScheduler:
     def take_prefills(self, plan: BatchPlan) -> None:
         """Chunks for partial and waiting prompts, in one order, while budget is left; new ones need a seat and KV."""
         plan.num_partial = len(self.partial)
-        self.sizer.begin_round(plan, self._memory)
-        self.gate.begin_round(plan, self._memory)
+        self.sizer.begin_round(plan, self.memory)
+        self.gate.begin_round(plan, self.memory)
         admitting = plan.admitting
         unfinished: list[Request] = []
         released: list[Request] = []
@@ -358,7 +371,7 @@ class BaseScheduler:
 
     def update(self, output: SchedulerOutput, result: StepResult, now: float) -> list[Request]:
         """Commit the oldest round in flight, ended at `now` (seconds); returns the requests that ended with it."""
-        token_ids, execution_time, self._memory, logprobs = result
+        token_ids, execution_time, self.memory, logprobs = result
         self.num_inflight_rounds -= 1
         if logprobs is not None:
             _keep_logprobs(output, logprobs)

@@ -91,6 +91,8 @@ class Engine:
             self.executor.submit(output)
             inflight.append(output)
         if not inflight:
+            if not self.scheduler.requests:
+                self.scheduler.check_idle()
             return None
         result = self.executor.wait(until if len(inflight) < max_inflight_steps else None)
         if result is None:
@@ -146,4 +148,5 @@ def replay(
                 "wait and nothing runs: its gate or chunk sizer refuses the first of them"
             )
         else:
+            engine.scheduler.blocks.check_all_free()
             return

@@ -141,13 +141,18 @@ MODELS: dict[str, ModelShape] = {
 
 
 def load_model_shape(name_or_path: str | Path) -> ModelShape:
-    """A known model by name, or the one described by a config.json (its path, or the folder that holds it).
+    """A known model by name, or the one described by a config.json (its path, or the folder that holds it) or by the
+    metadata of a GGUF file.
 
-    Raises ValueError, in one line, for a name that is neither, and for a config.json that cannot be read as one.
+    Raises ValueError, in one line, for a name that is neither, and for a file that cannot be read as one.
     """
     if str(name_or_path) in MODELS:
         return MODELS[str(name_or_path)]
     path = Path(name_or_path)
+    if path.suffix == ".gguf":
+        from sarathi.model.checkpoint import open_checkpoint
+
+        return shape_from_config(path, open_checkpoint(str(path), "auto", 0).config)
     if os.path.isdir(path):  # unlike Path.is_dir, no error for what can be no path
         path = path / "config.json"
     if not os.path.isfile(path):
@@ -161,15 +166,18 @@ def load_model_shape(name_or_path: str | Path) -> ModelShape:
         raise FieldError("model", f"{path} cannot be read as JSON: it is nested too deeply") from None
     except (OSError, ValueError) as error:
         raise FieldError("model", f"{path} cannot be read as JSON: {error}") from None
+    return shape_from_config(path, config)
+
+
+def shape_from_config(path: str | Path, config: Any) -> ModelShape:
+    """Read the field names of Hugging Face's configs of Llama, Qwen, Mistral, Mixtral and their like.
+
+    `path`, where the config comes from, names the model: a file config.json by its folder. Raises FieldError.
+    """
     if isinstance(config, dict):
         config = config.get("text_config", config)  # multimodal models nest their language model
     if not isinstance(config, dict):
         raise FieldError("model", f"{path} holds no JSON object of a model's sizes")
-    return _shape_from_config(path, config)
-
-
-def _shape_from_config(path: Path, config: dict[str, Any]) -> ModelShape:
-    """Read the field names of Hugging Face's configs of Llama, Qwen, Mistral, Mixtral and their like."""
     if "kv_lora_rank" in config:
         raise FieldError("model", f"{path} uses multi-head latent attention (kv_lora_rank), which is not modelled")
 
@@ -190,7 +198,7 @@ def _shape_from_config(path: Path, config: dict[str, Any]) -> ModelShape:
     num_experts = integer("num_experts", "num_local_experts", "n_routed_experts", default=0)
     intermediate_size = integer("intermediate_size")
     return ModelShape(
-        name=path.resolve().parent.name,
+        name=_name_of(Path(path)),
         num_layers=integer("num_hidden_layers"),
         hidden_size=hidden_size,
         num_heads=num_heads,
@@ -204,3 +212,8 @@ def _shape_from_config(path: Path, config: dict[str, Any]) -> ModelShape:
         experts_per_token=integer("num_experts_per_tok", default=0),
         moe_intermediate_size=integer("moe_intermediate_size", default=intermediate_size),
     )
+
+
+def _name_of(path: Path) -> str:
+    path = path.resolve()
+    return path.parent.name if path.name == "config.json" else path.stem if path.suffix == ".gguf" else path.name

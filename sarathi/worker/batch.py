@@ -1,6 +1,7 @@
-"""What one round sends to a worker: flat token arrays, block tables and how to sample. Plain numpy, no requests.
+"""What one round sends to a worker (flat token arrays, block tables, how to sample) and what comes back.
 
-Built by the real executors from a SchedulerOutput; a worker needs nothing else and remembers nothing of it.
+Plain numpy without requests, built by the real executors from a SchedulerOutput; a worker needs nothing else and
+remembers nothing of it.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sarathi.core.plan import SchedulerOutput
-from sarathi.request import Request, SamplingParams
+from sarathi.core.plan import MemoryStats, SchedulerOutput
+from sarathi.request import Request, SamplingParams, TokenLogprobs
 
 
 class SamplingInput(NamedTuple):
@@ -46,6 +47,15 @@ class Batch:
     @property
     def num_seqs(self) -> int:
         return len(self.context_lens)
+
+
+class WorkerOutput(NamedTuple):
+    """What a round gave, one entry for each output row of its batch."""
+
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs | None] | None
+    execution_time: float  # seconds: model and sampler
+    memory: MemoryStats
 
 
 def build_batch(output: SchedulerOutput, seed: int) -> Batch:

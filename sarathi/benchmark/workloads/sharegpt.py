@@ -23,7 +23,13 @@ from sarathi.benchmark.workloads.sharegpt_file import (
     without_surrogates,
 )
 from sarathi.benchmark.workloads.spec import RequestSpec, Workload
-from sarathi.benchmark.workloads.token_counts import TableCache, TurnTable, token_counter, tokenizer_identity
+from sarathi.benchmark.workloads.token_counts import (
+    ModelTokenizer,
+    TableCache,
+    TurnTable,
+    token_counter,
+    tokenizer_identity,
+)
 from sarathi.errors import FieldError
 
 logger = logging.getLogger(__name__)
@@ -56,13 +62,14 @@ def sharegpt_workload(
     file: str | Path | None,
     num_requests: int | None,
     turns: Turns,
-    tokenizer: str,
+    tokenizer: str | ModelTokenizer,
     max_prompt_tokens: int | None,
     max_output_tokens: int | None,
     output_tokens: int | None,
     shuffle: bool,
     seed: int,
     with_prompts: bool = False,
+    with_token_ids: bool = False,
 ) -> Workload:
     """`num_requests` turns of a ShareGPT file (None: all), less those with longer prompts than allowed.
 
@@ -70,17 +77,20 @@ def sharegpt_workload(
     file: JSON array or JSON lines; None means the installed package's.
     turns: "first" (first human turn of each conversation) or "all" (every one, with the history before it). Text
         is stripped and has no chat template; only turns with an answer count.
-    tokenizer: "qwen" or the path of a Hugging Face tokenizer.json.
+    tokenizer: "qwen", the path of a Hugging Face tokenizer.json, or a model's.
     max_prompt_tokens: longer prompts are dropped from the turns taken, so fewer than `num_requests` remain.
     max_output_tokens: longer outputs are capped.
     output_tokens: every output has this length instead of its answer's; the cap still holds.
     shuffle: take the turns from the list shuffled by random.Random(seed) instead of in file order.
     with_prompts: fill in the prompt's text; otherwise only lengths are known.
+    with_token_ids: fill in the prompt's token ids (and text); the tokenizer must be a model's.
 
     A request's id is its place among the turns taken, so it does not depend on the filter.
     Raises FieldError for a file without conversations, a tokenizer that is none and a filter that leaves nothing.
     """
     path = default_file() if file is None else Path(file)
+    encode = tokenizer.encode if with_token_ids and isinstance(tokenizer, ModelTokenizer) else None
+    with_prompts = with_prompts or encode is not None
     try:
         table, chosen, prompts = _choose_turns(path, num_requests, turns, tokenizer, shuffle, seed, with_prompts)
     except OSError as error:
@@ -102,15 +112,22 @@ def sharegpt_workload(
     for arrival_time, (id_, num_prompt, num_answer) in zip(arrivals, kept, strict=False):
         num_output = num_answer if output_tokens is None else output_tokens
         num_output = num_output if max_output_tokens is None else min(num_output, max_output_tokens)
-        prompt = prompts[chosen[id_]] if with_prompts else None
-        requests.append(RequestSpec(str(id_), arrival_time, num_prompt, num_output, prompt))
+        prompt = prompts.get(chosen[id_])
+        token_ids = encode(prompt) if encode is not None and prompt is not None else None
+        requests.append(RequestSpec(str(id_), arrival_time, num_prompt, num_output, prompt, token_ids))
     if len(requests) < len(kept):
         notes.append(f"the arrival times ended after {len(requests):,} of {len(kept):,} requests")
     return Workload("sharegpt", requests, notes)
 
 
 def _choose_turns(
-    path: Path, num_requests: int | None, turns: Turns, tokenizer: str, shuffle: bool, seed: int, with_prompts: bool
+    path: Path,
+    num_requests: int | None,
+    turns: Turns,
+    tokenizer: str | ModelTokenizer,
+    shuffle: bool,
+    seed: int,
+    with_prompts: bool,
 ) -> tuple[TurnTable, Sequence[int], dict[int, str]]:
     """The table with counts for the turns taken, their numbers in file order from 0, and their prompts if asked."""
     cache = TableCache(path, tokenizer, turns)

@@ -5,6 +5,7 @@ Plain data; where lengths and arrival times come from is the business of the oth
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -22,6 +23,7 @@ class RequestSpec(NamedTuple):
     num_prompt_tokens: int
     num_output_tokens: int  # what the engine is let generate; 0 is allowed
     prompt: str | None = None  # the text, where it is known and was asked for
+    prompt_token_ids: Sequence[int] | None = None  # what a real model reads; None where lengths are enough
 
 
 @dataclass

