@@ -79,5 +79,5 @@ def greedy(llm: LLM, prompts: Sequence[list[int]], num_tokens: int) -> list[Requ
 
 
 def make_llm(model: str | Path, chunk_size: int, **settings: Any) -> LLM:
-    settings = {"num_threads": 2, "dtype": "float32", "num_gpu_blocks": 400, "max_num_seqs": 32} | settings
+    settings = {"num_threads": 1, "dtype": "float32", "num_gpu_blocks": 400, "max_num_seqs": 32} | settings
     return LLM(str(model), chunk_size=chunk_size, **settings)

@@ -295,9 +295,7 @@ def test_what_has_an_effect_depends_on_the_executor(caplog: pytest.LogCaptureFix
         assert {record.getMessage().split()[0].removeprefix("--") for record in caplog.records} == expected
 
 
-@pytest.mark.parametrize(
-    ("has_cuda", "expected"), [(True, c.LocalExecutorConfig), (False, c.SimulatedExecutorConfig)]
-)
+@pytest.mark.parametrize(("has_cuda", "expected"), [(True, c.LocalExecutorConfig), (False, c.SimulatedExecutorConfig)])
 @pytest.mark.parametrize("flags", [[], ["--executor_config_type", "auto"]], ids=["default", "auto"])
 def test_auto_runs_a_model_where_there_is_a_cuda_device(
     monkeypatch: pytest.MonkeyPatch, has_cuda: bool, expected: type, flags: list[str]

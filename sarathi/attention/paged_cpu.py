@@ -25,17 +25,16 @@ from sarathi.worker.batch import Batch
 if sys.platform == "linux":
     numba.config.THREADING_LAYER = "omp"  # pyright: ignore[reportAttributeAccessIssue]
 
-GATHER_FROM = 16  # queries of a chunk from which on gathering its context pays
+GATHER_FROM = 32  # queries of a chunk from which on gathering its context pays
 _NO_WINDOW = 1 << 30  # more than any context
 
 
 class _Parts(NamedTuple):
     """The short sequences' blocks cut into one run for each thread; a sequence at a cut becomes several parts."""
 
-    parts: np.ndarray  # (P, 4) int64: sequence, first block, end block, first row of its partial results
-    thread_bounds: np.ndarray  # (threads + 1,) int64 into parts
-    seq_bounds: np.ndarray  # (short sequences + 1,) int64 into parts
-    num_rows: int  # of partial results: one for each query of each part
+    parts: np.ndarray  # (P, 5) int64, see the kernel
+    bounds: np.ndarray  # (threads + 1,) int64 into parts
+    num_rows: int  # of scratch: one for each query of each part
 
 
 class PagedCpuBackend:
@@ -44,11 +43,15 @@ class PagedCpuBackend:
     The first call of a process compiles the kernel or loads it from numba's cache; a warm-up round covers that.
     """
 
+    def __init__(self) -> None:
+        num_threads = torch.get_num_threads()
+        numba.set_num_threads(1)  # starts numba's threads, which changes the count in the library shared with torch
+        torch.set_num_threads(num_threads)
+
     def begin_round(self, batch: Batch) -> None:
         self._batch = batch
         self._lengths = np.diff(batch.query_starts)
         self._starts: list[int] = batch.query_starts.tolist()
-        self._short: list[int] = np.flatnonzero(self._lengths < GATHER_FROM).tolist()
         self._long: list[int] = np.flatnonzero(self._lengths >= GATHER_FROM).tolist()
         self._slots: tuple[np.ndarray, np.ndarray] | None = None
         self._parts: dict[int, _Parts] = {}  # by window: layers may differ in it
@@ -66,7 +69,7 @@ class PagedCpuBackend:
         pages = kv_cache.numpy()
         write(key.contiguous().numpy(), value.contiguous().numpy(), pages, *self._slots)
         output = torch.empty(query.shape)
-        if self._short:
+        if len(self._long) < batch.num_seqs:
             window_size = window or _NO_WINDOW
             parts = self._parts.get(window_size)
             if parts is None:
@@ -77,7 +80,8 @@ class PagedCpuBackend:
                 batch.block_tables,
                 batch.query_starts,
                 batch.context_lens,
-                *parts[:3],
+                parts.parts,
+                parts.bounds,
                 np.float32(scale),
                 window_size,
                 np.empty((parts.num_rows, *query.shape[1:]), np.float32),
@@ -90,30 +94,29 @@ class PagedCpuBackend:
 
     def _divide(self, block_size: int, window: int) -> _Parts:
         """Equal work, in queries times blocks, for each thread, however contexts differ in length."""
-        lengths: list[int] = self._lengths.tolist()
-        context_lens: list[int] = self._batch.context_lens.tolist()
-        spans = [
-            (max(0, context_lens[seq] - lengths[seq] + 1 - window) // block_size, -(-context_lens[seq] // block_size))
-            for seq in self._short
-        ]
-        total = sum((end - first) * lengths[seq] for seq, (first, end) in zip(self._short, spans, strict=True))
-        parts: list[tuple[int, int, int, int]] = []
-        thread_bounds, seq_bounds = [0], [0]
+        seqs = np.flatnonzero(self._lengths < GATHER_FROM)
+        lengths, ends = self._lengths[seqs], self._batch.context_lens[seqs]
+        first_blocks = np.maximum(0, ends - lengths + 1 - window) // block_size
+        end_blocks = -(-ends // block_size)
+        total = int(((end_blocks - first_blocks) * lengths).sum())
+        parts: list[list[int]] = []
+        bounds = [0]
         row = done = 0
-        for seq, (first, end) in zip(self._short, spans, strict=True):
-            length = lengths[seq]
-            while first < end:
-                share_end = total * len(thread_bounds) // self._num_threads
-                stop = min(end, first + max(1, round((share_end - done) / length)))
-                parts.append((seq, first, stop, row))
+        columns = (array.tolist() for array in (seqs, lengths, first_blocks, end_blocks))
+        for seq, length, block, end_block in zip(*columns, strict=True):
+            first_part = len(parts)
+            while block < end_block:
+                share_end = total * len(bounds) // self._num_threads
+                stop = min(end_block, block + max(1, -(-(share_end - done) // length)))
+                parts.append([seq, block, stop, row, 0])
                 row += length
-                done += (stop - first) * length
-                first = stop
-                if done >= share_end - length // 2:
-                    thread_bounds.append(len(parts))
-            seq_bounds.append(len(parts))
-        thread_bounds[-1] = len(parts)
-        return _Parts(np.array(parts), np.array(thread_bounds), np.array(seq_bounds), row)
+                done += (stop - block) * length
+                block = stop
+                if done >= share_end:
+                    bounds.append(len(parts))
+            parts[first_part][4] = len(parts) - first_part
+        bounds[-1] = len(parts)
+        return _Parts(np.array(parts), np.array(bounds), row)
 
     def _gather_and_attend(
         self, seq: int, query: Tensor, kv_cache: Tensor, scale: float, window: int | None, output: Tensor

@@ -100,26 +100,46 @@ def _add_page(query, keys, values, low, high, scale, next_page, half, scores, su
                 sums[g, d] += scores[g, t] * values[t, d]
 
 
+@numba.njit(fastmath=True, inline="always")
+def _merge(parts, first, end, starts, sums, stats, output):
+    """Join the results of parts first to end, which are all of one sequence."""
+    start, num_queries = starts[parts[first, 0]], starts[parts[first, 0] + 1] - starts[parts[first, 0]]
+    num_heads, head_dim = output.shape[1:]
+    for i in range(num_queries):
+        for head in range(num_heads):
+            maximum = _LOWEST
+            for part in range(first, end):
+                maximum = max(maximum, stats[parts[part, 3] + i, 0, head])
+            weight = _F32(0)
+            for part in range(first, end):
+                row = parts[part, 3] + i
+                weight += stats[row, 1, head] * _exp(stats[row, 0, head] - maximum)
+            output[start + i, head] = _F32(0)
+            for part in range(first, end):
+                row = parts[part, 3] + i
+                share = _exp(stats[row, 0, head] - maximum) / weight
+                for d in range(head_dim):
+                    output[start + i, head, d] += share * sums[row, head, d]
+
+
 @numba.njit(parallel=True, fastmath=True, cache=True)
-def attend(
-    query, kv_cache, tables, starts, context_lens, parts, thread_bounds, seq_bounds, scale, window, sums, stats, output
-):
-    """Attention page by page with a running softmax (Milakov and Gimelshein 2018), several threads to a sequence.
+def attend(query, kv_cache, tables, starts, context_lens, parts, bounds, scale, window, sums, stats, output):
+    """Attention page by page with a running softmax (Milakov and Gimelshein 2018), a sequence on several threads.
 
     Args:
         query, output: (T, num_heads, head_dim). kv_cache, tables, starts, context_lens: as in Batch and the backend.
-        parts: (P, 4) sequence, first block, end block, first row of sums and stats. Thread i has those from
-            thread_bounds[i] to thread_bounds[i + 1]; those of one sequence lie between two neighbours of seq_bounds.
+        parts: (P, 5) int64: sequence, first block, end block, first row of sums and stats, and how many neighbours
+            make up the sequence (0 for those after its first). Thread i has parts bounds[i] to bounds[i + 1].
         sums: (rows, num_heads, head_dim) scratch: values weighted by e^(score - maximum).
         stats: (rows, 2, num_heads) scratch: the maximum of the scores, and the sum of those weights.
     """
-    num_kv_heads, block_size, head_dim = kv_cache.shape[2:]
+    num_kv_heads, block_size = kv_cache.shape[2], kv_cache.shape[3]
     group = query.shape[1] // num_kv_heads
     base, page_bytes, half = _U64(kv_cache.ctypes.data), _U64(kv_cache.strides[0]), _U64(kv_cache.strides[1])
-    for thread in numba.prange(len(thread_bounds) - 1):
+    for thread in numba.prange(len(bounds) - 1):
         scores = np.empty((group, block_size), np.float32)
-        for part in range(thread_bounds[thread], thread_bounds[thread + 1]):
-            seq, first_block, end_block, row = parts[part]
+        for part in range(bounds[thread], bounds[thread + 1]):
+            seq, first_block, end_block, row, num_parts = parts[part]
             num_queries = starts[seq + 1] - starts[seq]
             sums[row : row + num_queries] = _F32(0)
             stats[row : row + num_queries, 0] = _LOWEST
@@ -129,7 +149,6 @@ def attend(
                 next_page = base + _U64(tables[seq, min(block + 1, end_block - 1)]) * page_bytes
                 for kv_head in range(num_kv_heads):
                     heads = slice(kv_head * group, (kv_head + 1) * group)
-                    head_bytes = _U64(kv_head * kv_cache.strides[2])
                     for i in range(num_queries):
                         end = context_lens[seq] - num_queries + i + 1
                         low = max(0, end - window - block * block_size)
@@ -142,30 +161,15 @@ def attend(
                                 low,
                                 high,
                                 scale,
-                                next_page + head_bytes if i == 0 else _U64(0),
+                                next_page + _U64(kv_head * kv_cache.strides[2]) if i == 0 else _U64(0),
                                 half,
                                 scores,
                                 sums[row + i, heads],
                                 stats[row + i, 0, heads],
                                 stats[row + i, 1, heads],
                             )
-    for index in numba.prange(len(seq_bounds) - 1):
-        first, end = seq_bounds[index], seq_bounds[index + 1]
-        seq = parts[first, 0]
-        for i in range(starts[seq + 1] - starts[seq]):
-            for head in range(query.shape[1]):
-                maximum = _LOWEST
-                for part in range(first, end):
-                    maximum = max(maximum, stats[parts[part, 3] + i, 0, head])
-                weight = _F32(0)
-                for part in range(first, end):
-                    row = parts[part, 3] + i
-                    weight += stats[row, 1, head] * _exp(stats[row, 0, head] - maximum)
-                for part in range(first, end):
-                    row = parts[part, 3] + i
-                    share = _exp(stats[row, 0, head] - maximum) / weight
-                    for d in range(head_dim):
-                        if part == first:
-                            output[starts[seq] + i, head, d] = share * sums[row, head, d]
-                        else:
-                            output[starts[seq] + i, head, d] += share * sums[row, head, d]
+            if num_parts == 1:
+                _merge(parts, part, part + 1, starts, sums, stats, output)
+    for part in range(len(parts)):  # at most one sequence a thread: not worth a second start of the threads
+        if parts[part, 4] > 1:
+            _merge(parts, part, part + parts[part, 4], starts, sums, stats, output)

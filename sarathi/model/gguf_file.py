@@ -1,212 +1,194 @@
-"""GGUF files: metadata told as a Hugging Face config, tensors dequantised and named as Hugging Face names them.
+"""GGUF files as a format: metadata, and tensors dequantised by the `gguf` package. Knows no model.
 
-Reading and dequantising are the `gguf` package's.
+Files are read here rather than by the package's own reader, which takes two seconds for a vocabulary of 49,152 tokens
+and takes cut-off files for whole ones. https://github.com/ggml-org/ggml/blob/master/docs/gguf.md is the format.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+import math
+import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import gguf
 import numpy as np
 import torch
+from gguf import GGMLQuantizationType as Kind
 from torch import Tensor
 
-from sarathi.errors import FieldError
+from sarathi.errors import FieldError, one_line, shown
 
-# general.architecture and the model_type that it means.
-ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
-_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_LAYER = {
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-    "ffn_gate_inp": "block_sparse_moe.gate",
-}
-_EXPERTS = {"ffn_gate_exps": "w1", "ffn_down_exps": "w2", "ffn_up_exps": "w3"}
-_ROPE_FACTORS = "rope_freqs.weight"  # Llama 3's scaling, as factors on wavelengths
+T = TypeVar("T", bool, int, float, str, list)
+
+KINDS = (
+    Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K
+)  # fmt: skip
+_FLOATS = {Kind.F32: torch.float32, Kind.F16: torch.float16, Kind.BF16: torch.bfloat16}
+_VERSIONS = (2, 3)
+_MAX_DIMS = 4
+_STRING, _ARRAY, _BOOL, _FLOAT32 = 8, 9, 7, 6
+# Value types of metadata that are numbers, little-endian.
+_NUMBERS = {
+    0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", _FLOAT32: "<f4", _BOOL: "<u1", 10: "<u8", 11: "<i8",
+    12: "<f8",
+}  # fmt: skip
+_U64 = struct.Struct("<Q")
+
+
+class GgufTensor(NamedTuple):
+    """Where a tensor lies. `shape` is as torch has it: rows first, GGUF's own order turned round."""
+
+    kind: Kind
+    shape: tuple[int, ...]
+    start: int  # byte in the file
+    num_bytes: int
 
 
 class GgufFile:
-    """An open file: metadata by key, tensors by name."""
+    """Metadata by key and tensors by name, of a file that stays mapped, not read, until a tensor is asked for.
+
+    Raises FieldError of `model`, in one line, for a file that is damaged, cut off or of a kind not supported.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
         try:
-            self._reader = gguf.GGUFReader(path)
-        except Exception as error:  # the package lets what numpy raises on a cut-off file pass
-            raise FieldError("model", f"{path} cannot be read as GGUF ({error or type(error).__name__})") from error
-        self.quantized_tensors = {tensor.name: tensor for tensor in self._reader.tensors}
+            with open(path, "rb") as file:
+                if file.read(4) != b"GGUF":
+                    raise FieldError("model", f"{path} is no GGUF file")
+            self._data = np.memmap(path, mode="r")
+        except OSError as error:
+            raise FieldError("model", f"{path} cannot be read ({error.strerror or error})") from error
+        try:
+            self.metadata, self.tensors = _parse(memoryview(self._data))
+        except (ValueError, OverflowError, struct.error) as error:  # UnicodeDecodeError is a ValueError
+            raise FieldError("model", f"{path} is a damaged or unsupported GGUF file: {one_line(str(error))}") from error
+        if self.metadata.get("split.count", 1) not in (0, 1):
+            raise FieldError("model", f"{path} is one part of a split GGUF file; merge the parts into one file")
 
-    def get(self, key: str, default: Any = None) -> Any:
-        field = self._reader.fields.get(key)
-        return default if field is None else field.contents()
-
-    def need(self, key: str) -> Any:
-        value = self.get(key)
+    def get(self, key: str, kind: type[T], default: T | None = None) -> T:
+        """A metadata value that must be of `kind`; FieldError where it is not, or is missing and has no default."""
+        value = self.metadata.get(key, default)
         if value is None:
             raise FieldError("model", f"{self.path} lacks the metadata {key}")
+        if kind is float and type(value) is int:
+            value = float(value)
+        if type(value) is not kind:
+            raise FieldError("model", f"{self.path}: {key} {shown(value)} is not allowed; of type {kind.__name__}")
         return value
 
-    def tensor(self, name: str) -> np.ndarray:
-        """Dequantised, float32 or float16, in the order of Hugging Face's dimensions."""
-        tensor = self.quantized_tensors[name]
-        try:
-            return gguf.dequantize(tensor.data, tensor.tensor_type)
-        except (NotImplementedError, ValueError, IndexError) as error:
-            kind = tensor.tensor_type.name
-            raise FieldError("model", f"{self.path}: {name} of type {kind} cannot be dequantised ({error})") from error
+    def tensor(self, name: str, index: int | None = None) -> Tensor:
+        """A tensor in memory of its own: dequantised to float32, or in the 16-bit float type that it is stored in.
+
+        `index` takes one slice of the first dimension alone.
+        """
+        kind, shape, start, num_bytes = self.tensors[name]
+        if index is not None:
+            num_bytes //= shape[0]
+            shape, start = shape[1:], start + index * num_bytes
+        raw = self._data[start : start + num_bytes]
+        if kind in _FLOATS:
+            return torch.from_numpy(np.array(raw)).view(_FLOATS[kind]).view(shape)
+        rows = raw.reshape(*shape[:-1], num_bytes // math.prod(shape[:-1]))
+        return torch.from_numpy(gguf.dequantize(rows, kind))
 
 
-def open_gguf(path: Path) -> GgufFile:
-    """The file, read once: parsing a vocabulary takes a second or two, and weights and tokenizer both need it."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise FieldError("model", f"{path} cannot be read ({error.strerror})") from error
-    return _open_gguf(path, status.st_mtime_ns, status.st_size)
+def _parse(data: memoryview) -> tuple[dict[str, Any], dict[str, GgufTensor]]:
+    """Metadata and tensors. Raises ValueError or struct.error for what is not as the format has it."""
+    cursor = _Cursor(data)
+    cursor.position = 4
+    version = cursor.integer("<I")
+    if version not in _VERSIONS:
+        endian = " (of a big-endian machine)" if version and not version & 0xFFFF else ""
+        raise ValueError(f"version {version}{endian} is not supported; 2 or 3")
+    num_tensors, num_values = cursor.integer("<Q"), cursor.integer("<Q")
+    metadata: dict[str, Any] = {}
+    for _ in range(num_values):
+        key = cursor.string()
+        metadata[key] = cursor.value(cursor.integer("<I"))
+    entries = [_tensor_entry(cursor) for _ in range(num_tensors)]
+    alignment = metadata.get("general.alignment", 32)
+    if type(alignment) is not int or alignment <= 0:
+        raise ValueError(f"general.alignment {shown(alignment)} is not allowed; a positive integer")
+    base = -(-cursor.position // alignment) * alignment
+    tensors: dict[str, GgufTensor] = {}
+    for name, (kind, shape, offset, num_bytes) in entries:
+        if name in tensors:
+            raise ValueError(f"tensor {shown(name)} is there twice")
+        if base + offset + num_bytes > len(data):
+            raise ValueError(f"it is cut off: tensor {shown(name)} ends at byte {base + offset + num_bytes:,} of {len(data):,}")
+        tensors[name] = GgufTensor(kind, shape, base + offset, num_bytes)
+    return metadata, tensors
 
 
-@functools.lru_cache(maxsize=1)
-def _open_gguf(path: Path, mtime_ns: int, size: int) -> GgufFile:
-    return GgufFile(path)
+def _tensor_entry(cursor: _Cursor) -> tuple[str, GgufTensor]:
+    """Name and place of a tensor; its start counts from the beginning of the data section."""
+    name = cursor.string()
+    num_dims = cursor.integer("<I")
+    if not 1 <= num_dims <= _MAX_DIMS:
+        raise ValueError(f"tensor {shown(name)} has {num_dims} dimensions; 1 to {_MAX_DIMS}")
+    shape = tuple(cursor.integer("<Q") for _ in range(num_dims))[::-1]
+    number = cursor.integer("<I")
+    kind = next((kind for kind in KINDS if kind == number), None)
+    if kind is None:
+        known = {k.value: k.name for k in Kind}.get(number, number)
+        allowed = ", ".join(kind.name for kind in KINDS)
+        raise ValueError(f"tensor {shown(name)} is of type {known}, which is not supported; one of {allowed}")
+    block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    if shape[-1] % block or not math.prod(shape):
+        raise ValueError(f"tensor {shown(name)} has the shape {shape}; rows of a multiple of {block} for {kind.name}")
+    return name, GgufTensor(kind, shape, cursor.integer("<Q"), math.prod(shape) // block * block_bytes)
 
 
-class GgufCheckpoint:
-    """A Checkpoint of a GGUF file."""
+class _Cursor:
+    """Reads one value after the other."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = str(path)
-        self._file = open_gguf(path)
-        self.config = _config(self._file)
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self.position = 0
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        undo = _permutations(self.config) if self._file.get("general.architecture") == "llama" else {}
-        for name in self._file.quantized_tensors:
-            if name == _ROPE_FACTORS:
-                continue
-            for hf_name, array in self._named(name):
-                restore = undo.get(hf_name.split(".")[-2])
-                array = array if restore is None else restore(array)
-                if not (array.flags.writeable and array.flags.c_contiguous):
-                    array = array.copy()
-                yield hf_name, torch.from_numpy(array)
+    def integer(self, form: str) -> int:
+        (value,) = struct.unpack_from(form, self._data, self.position)
+        self.position += struct.calcsize(form)
+        return value
 
-    def _named(self, name: str) -> Iterator[tuple[str, np.ndarray]]:
-        parts = name.split(".")
-        kind = parts[-1]
-        if parts[0] != "blk" and parts[0] in _TOP and len(parts) == 2:
-            yield f"{_TOP[parts[0]]}.{kind}", self._file.tensor(name)
-            return
-        if parts[0] == "blk" and len(parts) in (4, 5):
-            prefix, part = f"model.layers.{parts[1]}", parts[2]
-            if part in _EXPERTS:
-                for expert, weight in enumerate(self._file.tensor(name)):
-                    yield f"{prefix}.block_sparse_moe.experts.{expert}.{_EXPERTS[part]}.{kind}", weight
-                return
-            if len(parts) == 5 and f"{part}_exps" in _EXPERTS:  # older files: each expert by itself
-                yield (
-                    f"{prefix}.block_sparse_moe.experts.{parts[3]}.{_EXPERTS[part + '_exps']}.{kind}",
-                    self._file.tensor(name),
-                )
-                return
-            if part in _LAYER and len(parts) == 4:
-                yield f"{prefix}.{_LAYER[part]}.{kind}", self._file.tensor(name)
-                return
-        raise FieldError("model", f"{self.path}: tensor {name} belongs to no part of a model that is known here")
+    def string(self) -> str:
+        return self._strings(1)[0]
 
+    def value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self.string()
+        if kind == _ARRAY:
+            kind, count = self.integer("<I"), self.integer("<Q")
+            if kind == _ARRAY:
+                raise ValueError("metadata holds a list of lists")
+            return self._strings(count) if kind == _STRING else self._numbers(kind, count)
+        return self._numbers(kind, 1)[0]
 
-def _config(file: GgufFile) -> dict[str, Any]:
-    """The metadata under the names of config.json."""
-    arch = file.need("general.architecture")
-    if arch not in ARCHITECTURES:
-        raise FieldError("model", f"{file.path}: architecture {arch!r} is not known; one of {', '.join(ARCHITECTURES)}")
-    num_heads = int(file.need(f"{arch}.attention.head_count"))
-    hidden_size = int(file.need(f"{arch}.embedding_length"))
-    num_experts = int(file.get(f"{arch}.expert_count", 0))
-    model_type = "mixtral" if num_experts else ARCHITECTURES[arch]
-    vocab_size = file.get(f"{arch}.vocab_size")
-    if vocab_size is None:
-        embedding = file.quantized_tensors.get("token_embd.weight")
-        vocab_size = len(file.need("tokenizer.ggml.tokens")) if embedding is None else embedding.shape[-1]
-    config: dict[str, Any] = {
-        "architectures": [
-            {"llama": "Llama", "mixtral": "Mixtral", "qwen2": "Qwen2", "qwen3": "Qwen3"}[model_type] + "ForCausalLM"
-        ],
-        "model_type": model_type,
-        "vocab_size": int(vocab_size),
-        "hidden_size": hidden_size,
-        "intermediate_size": int(file.need(f"{arch}.feed_forward_length")),
-        "num_hidden_layers": int(file.need(f"{arch}.block_count")),
-        "num_attention_heads": num_heads,
-        "num_key_value_heads": int(file.get(f"{arch}.attention.head_count_kv", num_heads)),
-        "head_dim": int(file.get(f"{arch}.attention.key_length", hidden_size // num_heads)),
-        "max_position_embeddings": int(file.need(f"{arch}.context_length")),
-        "rms_norm_eps": _rounded(file.need(f"{arch}.attention.layer_norm_rms_epsilon")),
-        "rope_theta": float(file.get(f"{arch}.rope.freq_base", 10000.0)),
-        "hidden_act": "silu",
-        "tie_word_embeddings": "output.weight" not in file.quantized_tensors,
-        "bos_token_id": file.get("tokenizer.ggml.bos_token_id"),
-        "eos_token_id": file.get("tokenizer.ggml.eos_token_id"),
-    }
-    if num_experts:
-        config["num_local_experts"] = num_experts
-        config["num_experts_per_tok"] = int(file.need(f"{arch}.expert_used_count"))
-    scaling = _rope_scaling(file, arch, config)
-    return config | ({"rope_scaling": scaling} if scaling else {})
+    def _numbers(self, kind: int, count: int) -> list[Any]:
+        if kind not in _NUMBERS:
+            raise ValueError(f"metadata holds a value of unknown type {kind}")
+        dtype = np.dtype(_NUMBERS[kind])
+        if count * dtype.itemsize > len(self._data) - self.position:
+            raise ValueError(f"it is cut off: {count:,} values do not fit into it")
+        array = np.frombuffer(self._data, dtype, count, self.position)
+        self.position += array.nbytes
+        if kind == _BOOL:
+            return array.astype(bool).tolist()
+        if kind == _FLOAT32:  # the shortest decimal: 1e-05 was written, not 9.999999747378752e-06
+            return [float(str(value)) for value in array]
+        return array.tolist()
 
-
-def _rounded(value: float) -> float:
-    """A float32 of the file as the number that was meant: 1e-05, not 9.999999747378752e-06."""
-    return float(f"{value:.6g}")
-
-
-def _rope_scaling(file: GgufFile, arch: str, config: dict[str, Any]) -> dict[str, Any] | None:
-    kind = file.get(f"{arch}.rope.scaling.type", "none")
-    if kind == "linear":
-        return {"rope_type": "linear", "factor": float(file.need(f"{arch}.rope.scaling.factor"))}
-    if kind != "none":
-        raise FieldError("model", f"{file.path}: rope scaling {kind!r} is not supported; none or linear")
-    if _ROPE_FACTORS not in file.quantized_tensors:
-        return None
-    from sarathi.model.architecture import Rope
-
-    # Llama 3's rule, whose factor is the largest of the wavelengths' factors; the other parameters never differ.
-    factors = file.tensor(_ROPE_FACTORS).astype(np.float64)
-    rope = Rope(config["rope_theta"], "llama3", float(factors.max()), 1.0, 4.0, 8192)
-    plain = Rope(config["rope_theta"]).inverse_frequencies(config["head_dim"])
-    expected = (plain / rope.inverse_frequencies(config["head_dim"])).numpy()
-    if factors.shape != expected.shape or not np.allclose(factors, expected, rtol=1e-3):
-        raise FieldError("model", f"{file.path}: {_ROPE_FACTORS} is not Llama 3's scaling, the only one supported")
-    return {
-        "rope_type": "llama3",
-        "factor": rope.factor,
-        "low_freq_factor": rope.low_freq_factor,
-        "high_freq_factor": rope.high_freq_factor,
-        "original_max_position_embeddings": rope.original_max_position,
-    }
-
-
-def _permutations(config: dict[str, Any]) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
-    """How to undo llama.cpp's interleaving of the rotary halves in q and k of the llama architecture."""
-
-    def undo(num_heads: int) -> Callable[[np.ndarray], np.ndarray]:
-        def restore(weight: np.ndarray) -> np.ndarray:
-            half = weight.shape[0] // num_heads // 2
-            halves = weight.reshape(num_heads, half, 2, *weight.shape[1:]).swapaxes(1, 2)
-            return np.ascontiguousarray(halves).reshape(weight.shape)
-
-        return restore
-
-    return {"q_proj": undo(config["num_attention_heads"]), "k_proj": undo(config["num_key_value_heads"])}
+    def _strings(self, count: int) -> list[str]:
+        data, length, position = self._data, len(self._data), self.position
+        unpack = _U64.unpack_from
+        strings = []
+        for _ in range(count):
+            start = position + 8
+            position = start + unpack(data, position)[0]
+            if position > length:
+                raise ValueError("it is cut off within its metadata")
+            strings.append(str(data[start:position], "utf-8"))
+        self.position = position
+        return strings

@@ -210,7 +210,7 @@ def shape_from_config(path: str | Path, config: Any) -> ModelShape:
         tied_embeddings=bool(config.get("tie_word_embeddings", False)),
         num_experts=num_experts,
         experts_per_token=integer("num_experts_per_tok", default=0),
-        moe_intermediate_size=integer("moe_intermediate_size", default=intermediate_size),
+        moe_intermediate_size=integer("moe_intermediate_size", default=intermediate_size) if num_experts else 0,
     )
 
 
