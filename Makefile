@@ -13,7 +13,7 @@ ENGINE_STAMP := $(VENV)/.set-up-engine
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint requirements.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-speed bench-engine aging crumbs lprs paper-level predictor predictor-paper checkpoints test test-slow lint format clean
+.PHONY: help bench bench-speed bench-engine real-engine aging crumbs lprs paper-level predictor predictor-paper checkpoints test test-slow lint format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -26,6 +26,16 @@ bench-speed: $(STAMP) ## Measure the speed of the simulation and the cost of the
 
 bench-engine: $(ENGINE_STAMP) ## Measure the real engine on this CPU beside Hugging Face generate
 	@$(BIN)/python -m benchmarks.engine
+
+real-engine: results/real/rounds.csv results/real/cpu.npz ## Collect rounds of the real engine here, train on them, compare with simulation, hold a target
+	@$(BIN)/python -m benchmarks.real_engine --rounds results/real/rounds.csv --predictor results/real/cpu.npz
+
+results/real/rounds.csv: | $(ENGINE_STAMP)
+	@$(BIN)/python -m predictor.collect --output $@ --executor_config_type LOCAL --model_config_model smollm2 \
+		--cache_config_num_gpu_blocks 4000 --local_executor_config_num_threads 2 --minutes 5
+
+results/real/cpu.npz: results/real/rounds.csv | $(PREDICTOR_STAMP)
+	@$(BIN)/python -m predictor.train $< --output $@
 
 aging: $(STAMP) ## Compare Aging with FCFS where prefill is the bottleneck, by chunk size, over seeds
 	@$(BIN)/python -m benchmarks.aging_gain

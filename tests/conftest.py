@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as sarathi.worker does; tests may load torch before it
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 # Machines that run these tests differ in speed, so no example is judged by its time.

@@ -12,12 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from sarathi.attention import make_backend  # noqa: E402
-from sarathi.attention.sdpa import SdpaBackend  # noqa: E402
-from sarathi.errors import FieldError  # noqa: E402
-from sarathi.worker.batch import Batch  # noqa: E402
+import torch
+
+from sarathi.attention import make_backend
+from sarathi.attention.base import AttentionBackend
+from sarathi.attention.sdpa import SdpaBackend
+from sarathi.errors import FieldError
+from sarathi.worker.batch import Batch
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,11 +79,10 @@ class Case:
             rows = slice(*self.batch.query_starts[seq : seq + 2].tolist())
             past = randn(2, context - queries, num_kv_heads, head_dim)
             whole = torch.cat((past, torch.stack((self.key[rows], self.value[rows]))), 1)
-            for position in range(context):
-                block, offset = self.batch.block_tables[seq, position // block_size], position % block_size
-                self.written[block, :, :, offset] = whole[:, position]
-                if position < context - queries:
-                    self.pages[block, :, :, offset] = whole[:, position]
+            blocks, offsets = np.divmod(np.arange(context), block_size)
+            blocks = self.batch.block_tables[seq, blocks]
+            self.written[blocks, :, :, offsets] = whole.transpose(0, 1)
+            self.pages[blocks[:-queries], :, :, offsets[:-queries]] = past.transpose(0, 1)
             self.expected[rows] = self._dense(self.query[rows].double(), whole.double())
 
     def _dense(self, query: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
@@ -91,7 +93,7 @@ class Case:
         hidden = (distance < 0) | (distance >= (self.window or context))
         return torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), values)
 
-    def check(self, backend, tolerance: float = 2e-5) -> torch.Tensor:
+    def check(self, backend: AttentionBackend, tolerance: float = 2e-5) -> torch.Tensor:
         pages = self.pages.clone()
         backend.begin_round(self.batch)
         output = backend.forward(self.query, self.key, self.value, pages, self.scale, self.window)
@@ -101,14 +103,14 @@ class Case:
         return output
 
 
-def paged():
+def paged() -> AttentionBackend:
     pytest.importorskip("numba")
     return make_backend("CPU_PAGED", CPU, torch.float32)
 
 
 BACKENDS = {"CPU_PAGED": paged, "SDPA": SdpaBackend}
 # One token; decodes; chunks short and long for the paged backend, whole prompts, straddling pages, all at once.
-MIXED = [(1, 1), (1, 17), (1, 100), (5, 5), (3, 40), (31, 47), (32, 32), (40, 75)]
+MIXED = [(1, 1), (1, 17), (1, 100), (5, 5), (3, 40), (15, 47), (32, 32), (40, 75)]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -116,7 +118,7 @@ def backend(request):
     return BACKENDS[request.param]()
 
 
-@pytest.mark.parametrize("window", [None, 1, 7, 33])
+@pytest.mark.parametrize("window", [None, 1, 7, 31])
 @pytest.mark.parametrize("block_size", [1, 16, 17])
 def test_mixed_batches(backend, block_size, window):
     Case(MIXED, block_size, window).check(backend)
@@ -133,7 +135,7 @@ chunks_of_any_length = st.tuples(st.integers(1, 50), st.sampled_from([0, 0, 1, 1
 decodes = st.integers(1, 200).map(lambda context: (1, context))
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     chunks=st.lists(decodes | chunks_of_any_length, min_size=1, max_size=6),
     block_size=st.sampled_from([1, 2, 16, 17, 64]),
@@ -164,9 +166,10 @@ def test_a_long_sequence_is_shared_by_the_threads():
         finally:
             torch.set_num_threads(before)
     assert torch.allclose(*outputs, atol=1e-6)
-    (plan,) = backend._parts.values()
+    (plan,) = vars(backend)["_parts"].values()
     work = [(end - first) * (2 if seq == 1 else 1) for seq, first, end, _, _ in plan.parts.tolist()]
     loads = [sum(work[i:j]) for i, j in zip(plan.bounds[:-1], plan.bounds[1:], strict=True)]
+    assert len(loads) == vars(backend)["_num_threads"]  # 2, unless the machine has a single one
     assert sum(loads) == 5 + 2 * 250 + 8 and max(loads) - min(loads) <= 2 * 2
 
 
@@ -187,7 +190,7 @@ def test_scores_of_any_size(backend, scale):
 def test_layers_may_differ_in_their_window(backend):
     case = Case(MIXED)
     backend.begin_round(case.batch)
-    for window in (None, 7, None, 20):
+    for window in (7, None, 20, None):
         expected = Case(MIXED, window=window)
         pages = expected.pages.clone()
         output = backend.forward(case.query, case.key, case.value, pages, case.scale, window)

@@ -178,6 +178,7 @@ def test_sixteen_bit_types_are_near_float32(folder: Path, dtype: str) -> None:
     exact = real.make_llm(folder, 16).generate(prompts, params(logprobs=3, max_tokens=1))
     rough = real.make_llm(folder, 16, dtype=dtype).generate(prompts, params(logprobs=3, max_tokens=1))
     for a, b in zip(exact, rough, strict=True):
+        assert a.logprobs and b.logprobs
         assert a.logprobs[0].top[0][1] == pytest.approx(b.logprobs[0].top[0][1], abs=0.15)
 
 

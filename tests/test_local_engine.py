@@ -1,8 +1,9 @@
-"""The real engine against transformers: the same greedy tokens at every chunk size, in any company, after preemption."""
+"""The real engine against transformers: the same greedy tokens at every chunk size, alone or not, preempted or not."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ pytest.importorskip("gguf")
 
 import torch
 
+from sarathi.executor.local import LocalExecutor
 from sarathi.model import export
 from tests import local_engine as real
 
@@ -49,7 +51,9 @@ def test_tiny_models_at_every_chunk_size_and_after_preemption(family: str, tmp_p
 def logits_of(llm: real.LLM, prompt: list[int]) -> torch.Tensor:
     """The logits after the prompt, computed in the chunks that the engine takes."""
     engine = llm.llm_engine
-    worker = engine.system.executor.worker
+    executor = engine.system.executor
+    assert isinstance(executor, LocalExecutor)
+    worker: Any = executor.worker
     seen: list[torch.Tensor] = []
     forward = worker.forward
 

@@ -144,6 +144,19 @@ def test_the_borderline_is_the_same_when_all_is_read_at_the_end():
     assert (first.text, first.stop_reason) == ("ab-", "ab")
 
 
+def test_characters_over_tokens_on_either_side_of_the_borderline():
+    class Bytes(Pieces):
+        def decode(self, token_ids: Sequence[int], skip_special_tokens: bool) -> str:
+            return b"".join([b"\xe3\x83", b"\xbc\xe3\x83", b"\xbc"][i] for i in token_ids).decode(errors="replace")
+
+    last = generate(OutputProcessor(Bytes()), make_request(stop=("ーーー",), min_tokens=3), [0, *[1] * 9, 2])[-1]
+    assert (last.text, len(last.token_ids)) == ("", 4)
+    request = make_request(stop=("x",), min_tokens=5, max_tokens=11)
+    assert [o.text for o in generate(OutputProcessor(Bytes()), request, [0, *[1] * 9, 2])] == [
+        "ー" * n for n in range(11)
+    ]
+
+
 def test_a_stop_string_in_the_last_token_that_fits_is_the_reason():
     tokenizer = Pieces("a", "STOP")
     last = generate(OutputProcessor(tokenizer), make_request(stop=("STOP",), max_tokens=2), [0, 1])[-1]

@@ -23,9 +23,9 @@ except ImportError as error:
 from sarathi.worker.batch import Batch
 
 if sys.platform == "linux":
-    numba.config.THREADING_LAYER = "omp"  # pyright: ignore[reportAttributeAccessIssue]
+    numba.config.THREADING_LAYER = "omp"  # pyright: ignore
 
-GATHER_FROM = 32  # queries of a chunk from which on gathering its context pays
+GATHER_FROM = 16  # queries of a chunk from which on gathering its context pays
 _NO_WINDOW = 1 << 30  # more than any context
 
 
@@ -55,7 +55,8 @@ class PagedCpuBackend:
         self._long: list[int] = np.flatnonzero(self._lengths >= GATHER_FROM).tolist()
         self._slots: tuple[np.ndarray, np.ndarray] | None = None
         self._parts: dict[int, _Parts] = {}  # by window: layers may differ in it
-        self._num_threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # pyright: ignore[reportAttributeAccessIssue]
+        most = numba.config.NUMBA_NUM_THREADS  # pyright: ignore
+        self._num_threads = min(torch.get_num_threads(), most)
         numba.set_num_threads(self._num_threads)
 
     def forward(
@@ -115,7 +116,6 @@ class PagedCpuBackend:
                 if done >= share_end:
                     bounds.append(len(parts))
             parts[first_part][4] = len(parts) - first_part
-        bounds[-1] = len(parts)
         return _Parts(np.array(parts), np.array(bounds), row)
 
     def _gather_and_attend(

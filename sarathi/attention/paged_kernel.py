@@ -66,14 +66,17 @@ def write(key, value, kv_cache, blocks, offsets):
 def _add_page(query, keys, values, low, high, scale, next_page, half, scores, sums, maxima, weights):
     """Add tokens low to high of one page to the running softmax of one query's heads that share a KV head.
 
-    query, sums: (group, head_dim); keys, values: (block_size, head_dim); maxima, weights: (group,).
+    query, sums: (group, head_dim); keys, values: (block_size, head_dim); maxima, weights: (group,); scores:
+    (group, block_size) scratch. `next_page`, if not 0, is the address of the keys to come, `half` bytes before their
+    values: asking for them token by token hides most of the memory's latency.
     """
     group, head_dim = query.shape
     for t in range(low, high):
         if next_page:
             for line in range(0, head_dim * 4, _LINE):
-                _prefetch(next_page + _U64(t * head_dim * 4 + line))
-                _prefetch(next_page + half + _U64(t * head_dim * 4 + line))
+                key_line = next_page + _U64(t * head_dim * 4 + line)
+                _prefetch(key_line)  # pyright: ignore[reportCallIssue]
+                _prefetch(key_line + half)  # pyright: ignore[reportCallIssue]
         for g in range(group):
             score = _F32(0)
             for d in range(head_dim):
@@ -94,7 +97,13 @@ def _add_page(query, keys, values, low, high, scale, next_page, half, scores, su
             scores[g, t] = _exp(scores[g, t] - maximum)
             weight += scores[g, t]
         weights[g] += weight
-    for t in range(low, high):
+    quads = low + (high - low) // 4 * 4  # four tokens at a time load and store the sums once for all
+    for t in range(low, quads, 4):
+        for g in range(group):
+            w0, w1, w2, w3 = scores[g, t], scores[g, t + 1], scores[g, t + 2], scores[g, t + 3]
+            for d in range(head_dim):
+                sums[g, d] += w0 * values[t, d] + w1 * values[t + 1, d] + w2 * values[t + 2, d] + w3 * values[t + 3, d]
+    for t in range(quads, high):
         for g in range(group):
             for d in range(head_dim):
                 sums[g, d] += scores[g, t] * values[t, d]

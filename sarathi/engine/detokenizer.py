@@ -23,7 +23,8 @@ class Detokenizer:
 
     New tokens are decoded after those that gave the text before them, and the difference is taken: decoders may treat
     the first token in a special way (SentencePiece's lose its leading space). Tokens whose bytes are no whole
-    character yet are held back. The cost of a token does not depend on how many came before.
+    character yet are held back. The cost of a token does not depend on how many came before, but for runs of tokens
+    that show nothing at the very start and runs of broken bytes.
 
     At the end `text` is what the decoder makes of all tokens at once. One exception: byte-fallback decoders turn a
     run of byte tokens into U+FFFD altogether if any of it is broken; characters of it that were complete stay then.
@@ -46,7 +47,8 @@ class Detokenizer:
             if flush or not new.endswith(REPLACEMENT):
                 self._take(token_ids[start:stop], new, flush)
                 break
-        if self.num_tokens < end:  # more than the held bytes: characters before them in the same token, broken bytes
+        if self.num_tokens < end:
+            # Such tokens may hold characters before those bytes, and the bytes may be broken for good.
             new = self._decode_after_context(token_ids[self.num_tokens :])
             new = new[: max(len(new.rstrip(REPLACEMENT)), len(new) - MAX_HELD)]
             self.text += new[self._num_ahead :]

@@ -78,11 +78,7 @@ class _Text:
         params, token_ids, detokenizer = request.sampling_params, request.output_token_ids, self.detokenizer
         if _ended_by_token(request) and not params.include_stop_str_in_output:
             token_ids = token_ids[:-1]
-        if not params.stop or len(token_ids) <= params.min_tokens:
-            detokenizer.feed(token_ids, flush=request.status.is_finished)
-            self.num_searched = len(detokenizer.text)
-            return
-        if detokenizer.num_tokens < params.min_tokens:
+        if params.stop and detokenizer.num_tokens < params.min_tokens:
             detokenizer.feed(token_ids[: params.min_tokens])
             self.num_searched = len(detokenizer.text)
         detokenizer.feed(token_ids, flush=request.status.is_finished)

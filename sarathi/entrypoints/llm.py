@@ -61,7 +61,7 @@ class LLM:
         Raises ValueError for a model without a chat template.
         """
         if conversations and isinstance(conversations[0], Mapping):
-            conversations = [conversations]  # pyright: ignore[reportAssignmentType]
+            conversations = [conversations]  # pyright: ignore[reportAssignmentType]  # now a list of lists
         tokenizer = self.llm_engine.tokenizer
         if tokenizer is None:
             raise ValueError("chat: the model has no tokenizer here, so no chat template either")
@@ -93,6 +93,7 @@ class LLM:
         except BaseException:  # Ctrl-C too: the next call starts with an empty engine
             for request in requests:
                 llm_engine.abort_request(request.request_id)
+                llm_engine.outputs.forget(request)
             raise
         llm_engine.system.scheduler.blocks.check_all_free()
         return [llm_engine.outputs.make_output(request) for request in requests]

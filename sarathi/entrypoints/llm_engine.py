@@ -99,6 +99,8 @@ class LLMEngine:
         if arrival_time is not None and not arrival_time <= now:
             allowed = f"a time in seconds of the engine's clock, at most now ({now:.3f}), or None for now"
             raise ValueError(f"arrival_time: {arrival_time!r} is not allowed; {allowed}")
+        if params.stop and self.tokenizer is None:
+            raise ValueError(f"SamplingParams.stop: {self.system.model.name} has no tokenizer here to find text with")
         token_ids = self._prompt_token_ids(prompt, prompt_token_ids)
         self._check_token_ids("SamplingParams.stop_token_ids", params.stop_token_ids)
         if seq_id is None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from sarathi.config import EndpointConfig, LocalExecutorConfig
 from sarathi.core.plan import SchedulerOutput, StepResult
 from sarathi.errors import FieldError, FlagError
+from sarathi.request import TokenLogprobs
 from sarathi.simulation.models import ModelShape
 from sarathi.worker.batch import Batch, WorkerOutput, build_batch
 
@@ -46,7 +47,7 @@ class LocalExecutor:
         batch = build_batch(output, self._seed)
         given = self.worker.execute(batch)
         token_ids = [NO_TOKEN] * batch.num_seqs
-        logprobs = None if given.logprobs is None else [None] * batch.num_seqs
+        logprobs: list[TokenLogprobs | None] | None = None if given.logprobs is None else [None] * batch.num_seqs
         for index, row in enumerate(batch.output_seqs.tolist()):
             token_ids[row] = given.token_ids[index]
             if logprobs is not None and given.logprobs is not None:

@@ -17,7 +17,8 @@ from torch import Tensor
 from sarathi.errors import FieldError, shown
 
 FAMILIES = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
-_BIASED = ("qwen2",)  # families whose q, k and v projections have a bias without config.json saying so
+ROPE_TYPES = ("default", "linear", "llama3")
+_MOE = ("mixtral", "qwen3_moe")
 _QK_NORM = ("qwen3", "qwen3_moe")
 
 
@@ -26,14 +27,14 @@ class Rope:
     """Rotary position embedding: base, and the scaling of long contexts."""
 
     theta: float
-    scaling_type: str = "default"  # default, linear or llama3
+    scaling_type: str = "default"  # one of ROPE_TYPES
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position: int = 8192
 
     def inverse_frequencies(self, head_dim: int) -> Tensor:
-        """(head_dim / 2,) float32: theta^(-2i/d), scaled as Llama 3.1's rule or linearly."""
+        """(head_dim / 2,) float32: theta^(-2i/d), scaled linearly or by Llama 3.1's rule."""
         exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
         frequencies = 1.0 / self.theta**exponents
         if self.scaling_type == "linear":
@@ -63,7 +64,7 @@ class Architecture:
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    intermediate_size: int
+    intermediate_size: int  # of an expert, where there are experts
     max_model_len: int
     rms_norm_eps: float
     rope: Rope
@@ -75,105 +76,144 @@ class Architecture:
     windows: tuple[int | None, ...]  # of each layer: a token sees itself and the window - 1 before it; None: all
     num_experts: int = 0
     experts_per_token: int = 0
-    moe_intermediate_size: int = 0
-    normalize_expert_weights: bool = True
+    normalize_expert_weights: bool = False
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], where: str) -> Architecture:
-        """Read the fields of Hugging Face's config.json. Raises FieldError of `model` naming `where` and the field."""
+        """Read the fields of Hugging Face's config.json, with transformers' defaults for those that may be missing.
+
+        Raises FieldError of `model` naming `where` and the field.
+        """
         family = config.get("model_type")
         if family not in FAMILIES:
             _refuse(where, "model_type", family, f"one of {', '.join(FAMILIES)}")
-        if (act := config.get("hidden_act", "silu")) != "silu":
-            _refuse(where, "hidden_act", act, "only silu")
-        num_heads = _integer(config, where, "num_attention_heads")
+        if (activation := config.get("hidden_act", "silu")) != "silu":
+            _refuse(where, "hidden_act", activation, "only silu")
+        if quantization := config.get("quantization_config"):
+            _refuse(
+                where, "quantization_config", quantization, "weights in float32, bfloat16 or float16, or a .gguf file"
+            )
+        for name, in_every_layer in (("decoder_sparse_step", 1), ("mlp_only_layers", [])):
+            if family == "qwen3_moe" and config.get(name, in_every_layer) != in_every_layer:
+                _refuse(where, name, config[name], f"only {in_every_layer}: experts in every layer")
         hidden_size = _integer(config, where, "hidden_size")
         num_layers = _integer(config, where, "num_hidden_layers")
-        num_experts = _integer(config, where, "num_local_experts", "num_experts", default=0) if "mi" in family else 0
-        if family == "qwen3_moe":
-            num_experts = _integer(config, where, "num_experts", "num_local_experts")
-            if config.get("decoder_sparse_step", 1) != 1 or config.get("mlp_only_layers"):
-                _refuse(where, "decoder_sparse_step, mlp_only_layers", "set", "experts in every layer")
-        elif family != "mixtral":
-            num_experts = 0
-        head_dim = config.get("head_dim") or hidden_size // num_heads
-        if head_dim % 2:
-            _refuse(where, "head_dim", head_dim, "an even number")
-        intermediate_size = _integer(config, where, "intermediate_size")
-        biased = bool(config.get("attention_bias", False))
+        num_heads, num_kv_heads, head_dim = _heads(config, where, family, hidden_size)
+        width = _integer(config, where, "moe_intermediate_size" if family == "qwen3_moe" else "intermediate_size")
+        num_experts, experts_per_token = _experts(config, where, family)
+        biased = family in ("llama", *_QK_NORM) and bool(config.get("attention_bias", False))
         return cls(
             family=family,
             vocab_size=_integer(config, where, "vocab_size"),
             hidden_size=hidden_size,
             num_layers=num_layers,
             num_heads=num_heads,
-            num_kv_heads=_integer(config, where, "num_key_value_heads", default=num_heads),
+            num_kv_heads=num_kv_heads,
             head_dim=head_dim,
-            intermediate_size=intermediate_size,
+            intermediate_size=width,
             max_model_len=_integer(config, where, "max_position_embeddings"),
-            rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
-            rope=_rope(config, where),
+            rms_norm_eps=_number(config, where, "rms_norm_eps", 1e-5 if family == "mixtral" else 1e-6),
+            rope=_rope(config, where, 1e6 if family == "mixtral" else 1e4),
             tied_embeddings=bool(config.get("tie_word_embeddings", False)),
-            qkv_bias=family in _BIASED or biased,
-            output_bias=biased and family not in _BIASED,
-            mlp_bias=bool(config.get("mlp_bias", False)),
+            qkv_bias=biased or family == "qwen2",
+            output_bias=biased,
+            mlp_bias=family == "llama" and bool(config.get("mlp_bias", False)),
             qk_norm=family in _QK_NORM,
-            windows=_windows(config, family, num_layers),
+            windows=_windows(config, where, family, num_layers),
             num_experts=num_experts,
-            experts_per_token=_integer(config, where, "num_experts_per_tok", default=0) if num_experts else 0,
-            moe_intermediate_size=_integer(config, where, "moe_intermediate_size", default=intermediate_size),
+            experts_per_token=experts_per_token,
             normalize_expert_weights=family == "mixtral" or bool(config.get("norm_topk_prob", False)),
         )
 
 
-def _rope(config: Mapping[str, Any], where: str) -> Rope:
+def _heads(config: Mapping[str, Any], where: str, family: str, hidden_size: int) -> tuple[int, int, int]:
+    """Query heads, KV heads and the size of a head."""
+    num_heads = _integer(config, where, "num_attention_heads")
+    num_kv_heads = _integer(config, where, "num_key_value_heads", default=num_heads if family == "llama" else None)
+    if num_heads % num_kv_heads:
+        _refuse(where, "num_key_value_heads", num_kv_heads, f"a divisor of the {num_heads} query heads")
+    head_dim = _integer(config, where, "head_dim", default=None if family == "qwen3" else hidden_size // num_heads)
+    if head_dim % 2 or not head_dim:
+        _refuse(where, "head_dim", head_dim, "an even number of at least 2")
+    return num_heads, num_kv_heads, head_dim
+
+
+def _experts(config: Mapping[str, Any], where: str, family: str) -> tuple[int, int]:
+    """Experts of a layer, and how many a token goes through; 0 and 0 where the MLP is dense."""
+    if family not in _MOE:
+        return 0, 0
+    num_experts = _integer(config, where, "num_local_experts", "num_experts")
+    per_token = _integer(config, where, "num_experts_per_tok")
+    if per_token > num_experts:
+        _refuse(where, "num_experts_per_tok", per_token, f"at most the {num_experts} experts")
+    return num_experts, per_token
+
+
+def _rope(config: Mapping[str, Any], where: str, default_theta: float) -> Rope:
     """`rope_parameters` of newer files, or `rope_theta` and `rope_scaling` of older ones."""
-    given: Mapping[str, Any] = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    theta = given.get("rope_theta", config.get("rope_theta", 10000.0))
-    kind = given.get("rope_type", given.get("type", "default"))
-    if kind not in ("default", "linear", "llama3"):
-        _refuse(where, "rope scaling", kind, "one of default, linear, llama3")
-    if given.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
-        _refuse(where, "partial_rotary_factor", given.get("partial_rotary_factor"), "only 1")
+    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(given, Mapping):
+        _refuse(where, "rope_scaling", given, "an object")
+    kind = given.get("rope_type") or given.get("type") or "default"
+    if kind not in ROPE_TYPES:
+        _refuse(where, "rope_type", kind, f"one of {', '.join(ROPE_TYPES)}")
+    partial = given.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1
+    if partial != 1:
+        _refuse(where, "partial_rotary_factor", partial, "only 1")
+    theta = _number(given, where, "rope_theta", _number(config, where, "rope_theta", default_theta))
     if kind == "default":
-        return Rope(float(theta))
+        return Rope(theta)
+    factor = _number(given, where, "factor")
     if kind == "linear":
-        return Rope(float(theta), kind, float(given["factor"]))
-    return Rope(
-        float(theta),
-        kind,
-        float(given["factor"]),
-        float(given["low_freq_factor"]),
-        float(given["high_freq_factor"]),
-        int(given["original_max_position_embeddings"]),
-    )
+        return Rope(theta, kind, factor)
+    low, high = _number(given, where, "low_freq_factor"), _number(given, where, "high_freq_factor")
+    if low >= high:
+        _refuse(where, "low_freq_factor", low, f"less than high_freq_factor, which is {high:g}")
+    return Rope(theta, kind, factor, low, high, _integer(given, where, "original_max_position_embeddings"))
 
 
-def _windows(config: Mapping[str, Any], family: str, num_layers: int) -> tuple[int | None, ...]:
-    window = config.get("sliding_window")
-    if window is None or family == "llama":
+def _windows(config: Mapping[str, Any], where: str, family: str, num_layers: int) -> tuple[int | None, ...]:
+    """As transformers decides: Mistral's window holds in all layers, Qwen's only where it is switched on."""
+    is_qwen = family.startswith("qwen")
+    default = 4096 if family == "mistral" or is_qwen else None
+    if family == "llama" or config.get("sliding_window", default) is None:
         return (None,) * num_layers
-    if family.startswith("qwen"):
-        if not config.get("use_sliding_window", False):
-            return (None,) * num_layers
-        kinds = config.get("layer_types")
-        first = config.get("max_window_layers", num_layers)
-        if kinds is None:
-            return tuple(window if layer >= first else None for layer in range(num_layers))
-        return tuple(window if kind == "sliding_attention" else None for kind in kinds)
-    return (window,) * num_layers
+    if is_qwen and not config.get("use_sliding_window", False):
+        return (None,) * num_layers
+    window = _integer(config, where, "sliding_window", default=default)
+    if family not in ("qwen2", "qwen3"):
+        return (window,) * num_layers
+    kinds = config.get("layer_types")
+    if kinds is None:
+        first = config.get("max_window_layers", 28)
+        kinds = ["sliding_attention" if layer >= first else "full_attention" for layer in range(num_layers)]
+    if len(kinds) != num_layers or not set(kinds) <= {"full_attention", "sliding_attention"}:
+        _refuse(where, "layer_types", kinds, f"full_attention or sliding_attention for each of {num_layers} layers")
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
 def _integer(config: Mapping[str, Any], where: str, *names: str, default: int | None = None) -> int:
+    """The first of `names` that is set."""
     for name in names:
         value = config.get(name)
         if value is not None:
-            if type(value) is not int or value < 0:
-                _refuse(where, name, value, "a positive integer")
+            if type(value) is not int or value < 1:
+                _refuse(where, name, value, "an integer of at least 1")
             return value
     if default is None:
         raise FieldError("model", f"{where}: {names[0]} is missing")
     return default
+
+
+def _number(config: Mapping[str, Any], where: str, name: str, default: float | None = None) -> float:
+    value = config.get(name)
+    if value is None:
+        if default is None:
+            raise FieldError("model", f"{where}: {name} is missing")
+        return default
+    if type(value) not in (int, float) or not 0 < value < math.inf:
+        _refuse(where, name, value, "a number above 0")
+    return float(value)
 
 
 def _refuse(where: str, name: str, value: object, allowed: str) -> NoReturn:

@@ -15,6 +15,7 @@ from typing import Any
 DTYPES = ("float32", "bfloat16", "float16")
 MAX_SHARD_BYTES = 5 * 10**9
 _OF_OLD_WEIGHTS = ("dtype", "torch_dtype")  # in config.json
+MAX_SEED = 2**32 - 1
 INTERRUPTED, BAD_SETTING, CANNOT_WRITE = 130, 2, 1
 
 logger = logging.getLogger(__name__)
@@ -112,6 +113,13 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
+def _seed(text: str) -> int:
+    """Of the range that configurations allow."""
+    if not text.isdecimal() or int(text) > MAX_SEED:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; an integer from 0 to {MAX_SEED}")
+    return int(text)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 2 for a model or folder that makes no sense, with one line that says so."""
     from sarathi.errors import FieldError, one_line
@@ -121,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="folder to write; must be new or empty")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights (default: %(default)s)")
     parser.add_argument("--load-format", choices=("auto", "dummy"), default="auto", help="dummy writes random weights")
-    parser.add_argument("--seed", type=int, default=0, help="of random weights (default: %(default)s)")
+    parser.add_argument("--seed", type=_seed, default=0, help="of random weights (default: %(default)s)")
     args = parser.parse_args(argv)
     try:
         export_model(args.model, args.folder, dtype=args.dtype, load_format=args.load_format, seed=args.seed)

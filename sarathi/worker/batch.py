@@ -69,7 +69,7 @@ def build_batch(output: SchedulerOutput, seed: int) -> Batch:
     np.cumsum([num_tokens for _, num_tokens in chunks], out=query_starts[1:])
     context_lens = np.fromiter((request.num_computed_tokens for request, _ in chunks), np.int32, num_seqs)
     token_ids: list[int] = [request.output_token_ids[-1] for request in output.decodes]
-    positions = [context_lens[: len(token_ids)] - 1]
+    positions: list[np.ndarray] = [context_lens[: len(token_ids)] - 1]
     for request, num_tokens in output.prefills:
         end = request.num_computed_tokens
         token_ids.extend(_tokens(request, end - num_tokens, end))

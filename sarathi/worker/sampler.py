@@ -1,7 +1,6 @@
 """From logits to tokens, for all rows of a round at once. Keeps nothing between rounds.
 
-A token depends on its row's logits, seed and position alone, never on what else is in the batch: the noise of each
-draw comes from a generator keyed by seed and position, one number for each token id.
+A token depends on its row's logits, seed and position alone, never on what else is in the batch.
 """
 
 from __future__ import annotations
@@ -16,18 +15,19 @@ from sarathi.request import SamplingParams, TokenLogprobs
 from sarathi.worker.batch import SamplingInput
 
 EXCLUDED = float("-inf")
-PREFILTER = 512  # likeliest tokens among which a top-p set is looked for before a row is sorted whole
-_64_BITS = (1 << 64) - 1
+BLOCK = 256  # token ids that are drawn as one, before one of them is: about the root of a vocabulary's size
+_KEY_BITS = (1 << 128) - 1  # of Philox: any seed, negative ones too, has a key of its own
 
 
 class Sampler:
     """Draws one token a row.
 
     In this order: repetition penalty, frequency and presence penalties, forbidden tokens, temperature, min-p, top-k,
-    top-p, and a draw by Gumbel's trick: the largest of logit + noise has the softmax's distribution (Maddison et al.
-    2014), and a difference in the last digit of the logits, as another batch gives it, hardly ever changes it. Tokens
-    that tie with the last of a top-k or top-p set are kept. The uniform numbers behind the noise have 24 bits:
-    probabilities below 6e-8 are not told apart.
+    top-p, and the draw. Tokens that tie with the last of a top-k or top-p set are kept.
+
+    The draw is Gumbel's trick twice, over blocks of token ids and then inside the winner: the largest of log weight +
+    noise has the distribution of the weights (Maddison et al. 2014). The noise belongs to seed, position and token id,
+    so a difference in the last digit of the logits, as another batch gives it, hardly ever changes the token.
     """
 
     def __init__(self, vocab_size: int) -> None:
@@ -50,13 +50,13 @@ class Sampler:
             return tokens.tolist(), None
         params = [row.params for row in rows]
         asking = [i for i, p in enumerate(params) if p.logprobs is not None]
-        raw = logits[asking].log_softmax(-1) if asking else None  # a copy, before anything is changed
+        raw = _take(logits, asking).log_softmax(-1) if asking else None  # before anything is changed
         self._penalize(logits, rows)
         best, tokens = logits.max(-1)
         _check(best)
         drawn = [i for i, p in enumerate(params) if not p.is_greedy]
         if drawn:
-            tokens[drawn] = self._draw(logits[drawn], [rows[i] for i in drawn])
+            tokens[drawn] = _draw(_take(logits, drawn), best[drawn], [rows[i] for i in drawn])
         token_ids = tokens.tolist()
         if raw is None:
             return token_ids, None
@@ -66,93 +66,138 @@ class Sampler:
         return token_ids, logprobs
 
     def _penalize(self, logits: Tensor, rows: Sequence[SamplingInput]) -> None:
-        """Change the logits of the tokens that a penalty or a ban touches, in place."""
+        """Change the logits of the tokens that a penalty or a ban touches, in place.
+
+        A token that occurs more than once has the same value written again; only frequency adds up.
+        """
         flat = logits.view(-1)
-        repeated = [i for i, row in enumerate(rows) if row.params.repetition_penalty != 1]
-        if repeated:
-            seen = {i: [*rows[i].prompt_token_ids, *rows[i].output_token_ids] for i in repeated}
-            places, of_row, _ = self._places(seen)
-            penalty = _each([row.params.repetition_penalty for row in rows])[of_row]
+        repetition = [
+            (i, token_ids, row.params.repetition_penalty)
+            for i, row in enumerate(rows)
+            if row.params.repetition_penalty != 1
+            for token_ids in (row.prompt_token_ids, row.output_token_ids)
+        ]
+        if repetition:
+            places, penalty = self._places(repetition, logits)
             values = flat[places]
             flat[places] = torch.where(values > 0, values / penalty, values * penalty)
-        counted = [i for i, r in enumerate(rows) if r.params.frequency_penalty or r.params.presence_penalty]
-        if counted:
-            places, of_row, counts = self._places({i: rows[i].output_token_ids for i in counted})
-            frequency = _each([row.params.frequency_penalty for row in rows])[of_row]
-            flat[places] -= counts * frequency + _each([row.params.presence_penalty for row in rows])[of_row]
-        forbidden = {i: row.forbidden_token_ids for i, row in enumerate(rows) if row.forbidden_token_ids}
-        if forbidden:
-            flat[self._places(forbidden)[0]] = EXCLUDED
+        presence = [(i, r.output_token_ids, r.params.presence_penalty) for i, r in enumerate(rows)]
+        if presence := [entry for entry in presence if entry[2]]:
+            places, penalty = self._places(presence, logits)
+            flat[places] = flat[places] - penalty
+        frequency = [(i, r.output_token_ids, r.params.frequency_penalty) for i, r in enumerate(rows)]
+        if frequency := [entry for entry in frequency if entry[2]]:
+            places, penalty = self._places(frequency, logits)
+            flat.index_add_(0, places, penalty, alpha=-1)
+        for i, row in enumerate(rows):
+            if forbidden := [token for token in row.forbidden_token_ids if token < self._vocab_size]:
+                logits[i, forbidden] = EXCLUDED
 
-    def _places(self, token_ids: dict[int, Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each distinct token of each row: its place in the flat logits, its row, and how often it occurs."""
-        keys = [np.asarray(ids, np.int64) + row * self._vocab_size for row, ids in token_ids.items()]
-        places, counts = np.unique(np.concatenate(keys), return_counts=True)
-        return torch.from_numpy(places), torch.from_numpy(places // self._vocab_size), torch.from_numpy(counts)
-
-    def _draw(self, logits: Tensor, rows: Sequence[SamplingInput]) -> Tensor:
-        """One token for each row of `logits`, which is changed."""
-        params = [row.params for row in rows]
-        logits /= _each([p.temperature for p in params])[:, None]
-        if any(p.min_p for p in params):
-            bound = logits.max(-1).values + _each([p.min_p for p in params]).log()  # p_i < min_p * p_max, as logits
-            logits.masked_fill_(logits < bound[:, None], EXCLUDED)
-        limited = [i for i, p in enumerate(params) if 0 < p.top_k < self._vocab_size]
-        if limited:
-            top_k = torch.tensor([params[i].top_k for i in limited])
-            best = logits[limited].topk(int(top_k.max()), -1).values
-            self._exclude_below(logits, limited, best.gather(-1, top_k[:, None] - 1))
-        limited = [i for i, p in enumerate(params) if p.top_p < 1]
-        if limited:
-            top_p = torch.tensor([params[i].top_p for i in limited], dtype=torch.float64)
-            self._exclude_below(logits, limited, _top_p_bound(logits[limited], top_p[:, None], PREFILTER))
-        return logits.add_(self._noise(rows)).argmax(-1)
-
-    @staticmethod
-    def _exclude_below(logits: Tensor, rows: list[int], bound: Tensor) -> None:
-        full = logits.new_full((len(logits), 1), EXCLUDED)
-        full[rows] = bound
-        logits.masked_fill_(logits < full, EXCLUDED)
-
-    def _noise(self, rows: Sequence[SamplingInput]) -> Tensor:
-        """Standard Gumbel noise, (R, vocab_size): -log(-log u), u uniform in (0, 1)."""
-        uniform = np.empty((len(rows), self._vocab_size), np.float32)
-        for out, row in zip(uniform, rows, strict=True):
-            bits = np.random.Philox(key=row.seed & _64_BITS, counter=row.position << 128)
-            np.random.Generator(bits).random(out=out, dtype=np.float32)
-        noise = torch.from_numpy(uniform).clamp_(2**-25, 1 - 2**-24)
-        return noise.log_().neg_().log_().neg_()
+    def _places(self, entries: Sequence[tuple[int, Sequence[int], float]], logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each token of entries (row, token ids, value): its place in the flat logits, and its entry's value."""
+        rows, token_ids, values = zip(*entries, strict=True)
+        lengths = [len(ids) for ids in token_ids]
+        places = np.concatenate([np.asarray(ids, np.int64) for ids in token_ids])
+        places += np.repeat(np.array(rows, np.int64) * self._vocab_size, lengths)
+        each = np.repeat(np.array(values, np.float32), lengths)
+        return torch.from_numpy(places).to(logits.device), torch.from_numpy(each).to(logits.device)
 
 
-def _top_p_bound(logits: Tensor, top_p: Tensor, width: int) -> Tensor:
-    """The smallest logit of each row's nucleus, (R, 1): the fewest likeliest tokens that hold `top_p`, (R, 1)."""
-    width = min(width, logits.shape[-1])
-    values = logits.topk(width, -1).values
-    probabilities = (values.double() - logits.double().logsumexp(-1, keepdim=True)).exp()
-    before = probabilities.cumsum(-1) - probabilities  # held by the tokens ahead of each
-    bound = values.gather(-1, (before < top_p).sum(-1, keepdim=True) - 1)
-    wide = ((before + probabilities)[:, -1:] < top_p)[:, 0]
-    if width < logits.shape[-1] and wide.any():
-        bound[wide] = _top_p_bound(logits[wide], top_p[wide], 8 * width)
-    return bound
+def _draw(logits: Tensor, best: Tensor, rows: Sequence[SamplingInput]) -> Tensor:
+    """One token for each row of `logits`, which is changed and whose largest values are `best`."""
+    params, vocab_size = [row.params for row in rows], logits.shape[-1]
+    if any(p.temperature != 1 for p in params):
+        temperature = _each([p.temperature for p in params], logits)
+        logits /= temperature[:, None]
+        best = best / temperature
+    bound = torch.full_like(best, EXCLUDED)
+    if any(p.min_p for p in params):
+        bound = best + _each([p.min_p for p in params], logits).log()  # p_i < min_p * p_max, as logits
+    limited = [i for i, p in enumerate(params) if 0 < p.top_k < vocab_size]
+    if limited:
+        top_k = torch.tensor([params[i].top_k for i in limited], device=logits.device)
+        likeliest = _take(logits, limited).topk(int(top_k.max()), -1).values
+        bound[limited] = torch.maximum(bound[limited], likeliest.gather(-1, top_k[:, None] - 1)[:, 0])
+    if limited or any(p.min_p for p in params):
+        logits.masked_fill_(logits < bound[:, None], EXCLUDED)
+    probabilities = logits.softmax(-1)
+    tokens = _pick(probabilities, rows)
+    _draw_again_outside_top_p(logits, probabilities, rows, tokens)
+    return tokens
+
+
+def _draw_again_outside_top_p(
+    logits: Tensor, probabilities: Tensor, rows: Sequence[SamplingInput], tokens: Tensor
+) -> None:
+    """Replace those of `tokens` that are not in their row's top-p set, which is never sorted out.
+
+    A token is in the set if those likelier than it hold less than top_p. One that is not rules out all that are no
+    likelier; drawing among the rest until one is in the set gives the set's distribution.
+    """
+    left = [i for i, row in enumerate(rows) if row.params.top_p < 1]
+    if not left:
+        return
+    logits, probabilities = _take(logits, left), _take(probabilities, left)
+    top_p = _each([rows[i].params.top_p for i in left], logits)
+    attempt = 0
+    while left:
+        likelier = probabilities.where(logits > logits.gather(-1, tokens[left][:, None]), 0)
+        outside = likelier.sum(-1) >= top_p
+        left = [i for i, is_outside in zip(left, outside.tolist(), strict=True) if is_outside]
+        if left:
+            attempt += 1
+            logits, probabilities, top_p = logits[outside], likelier[outside], top_p[outside]
+            tokens[left] = _pick(probabilities, [rows[i] for i in left], attempt)
+
+
+def _pick(weights: Tensor, rows: Sequence[SamplingInput], attempt: int = 0) -> Tensor:
+    """One token for each row of `weights`, (R, vocab_size), in proportion to them."""
+    vocab_size = weights.shape[-1]
+    num_whole = vocab_size // BLOCK
+    blocks = weights[:, : num_whole * BLOCK].unflatten(-1, (num_whole, BLOCK)).sum(-1)
+    if vocab_size % BLOCK:
+        blocks = torch.cat((blocks, weights[:, num_whole * BLOCK :].sum(-1, keepdim=True)), -1)
+    noise = _noise(rows, attempt, blocks.shape[-1] + BLOCK).to(weights.device)
+    block = (blocks.double().log() + noise[:, :-BLOCK]).argmax(-1, keepdim=True)
+    ids = block * BLOCK + torch.arange(BLOCK, device=weights.device)
+    inside = weights.gather(-1, ids.clamp(max=vocab_size - 1)).double().log() + noise[:, -BLOCK:]
+    best = inside.masked_fill_(ids >= vocab_size, EXCLUDED).argmax(-1, keepdim=True)
+    return ids.gather(-1, best)[:, 0]
+
+
+def _noise(rows: Sequence[SamplingInput], attempt: int, width: int) -> Tensor:
+    """Standard Gumbel noise, (R, width) float64: -log(-log u), u uniform in (0, 1) with 52 bits.
+
+    Philox counts in 256 bits: position and attempt stand above the low 64, which count the numbers of a draw.
+    """
+    bits = np.empty((len(rows), width), np.uint64)
+    for out, row in zip(bits, rows, strict=True):
+        counter = (row.position << 128) | (attempt << 64)
+        out[:] = np.random.Philox(key=row.seed & _KEY_BITS, counter=counter).random_raw(width)
+    uniform = ((bits >> np.uint64(12)) + 0.5) * 2.0**-52
+    return torch.from_numpy(-np.log(-np.log(uniform)))
 
 
 def _logprobs(raw: Tensor, tokens: Tensor, params: Sequence[SamplingParams]) -> list[TokenLogprobs]:
+    """Of `tokens` (R,), from the model's own log probabilities `raw` (R, vocab_size)."""
     own = raw.gather(-1, tokens[:, None])
-    ranks = (raw > own).sum(-1) + 1
-    most = max(p.logprobs or 0 for p in params)
-    values, ids = raw.topk(min(most, raw.shape[-1]), -1)
+    ranks = (raw > own).sum(-1, dtype=torch.int32) + 1
+    numbers = [p.logprobs or 0 for p in params]
+    values, ids = raw.topk(min(max(numbers), raw.shape[-1]), -1)
+    columns = (own[:, 0].tolist(), ranks.tolist(), ids.tolist(), values.tolist(), numbers)
     return [
-        TokenLogprobs(logprob, rank, tuple(zip(row_ids[:num], row_values[:num], strict=True)))
-        for logprob, rank, row_ids, row_values, num in zip(
-            own[:, 0].tolist(), ranks.tolist(), ids.tolist(), values.tolist(), [p.logprobs or 0 for p in params],
-            strict=True,
-        )
-    ]  # fmt: skip
+        TokenLogprobs(logprob, rank, tuple(zip(row_ids[:number], row_values[:number], strict=True)))
+        for logprob, rank, row_ids, row_values, number in zip(*columns, strict=True)
+    ]
 
 
-def _each(values: Sequence[float]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float32)
+def _take(values: Tensor, rows: list[int]) -> Tensor:
+    """The rows of `values` in ascending `rows`: itself, not a copy, where they are all."""
+    return values if len(rows) == len(values) else values[rows]
+
+
+def _each(values: Sequence[float], like: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32, device=like.device)
 
 
 def _check(best: Tensor) -> None:
