@@ -21,6 +21,8 @@ from transformers import (
 )
 
 from sarathi import LLM, RequestOutput, SamplingParams
+from sarathi.config import system_config_from
+from sarathi.system import load_shared_parts
 
 SIZES: dict[str, Any] = {
     "vocab_size": 199,
@@ -78,6 +80,13 @@ def greedy(llm: LLM, prompts: Sequence[list[int]], num_tokens: int) -> list[Requ
     return llm.generate(prompts, SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True))
 
 
+SETTINGS: dict[str, Any] = {"num_threads": 1, "dtype": "float32", "num_gpu_blocks": 400, "max_num_seqs": 32}
+
+
 def make_llm(model: str | Path, chunk_size: int, **settings: Any) -> LLM:
-    settings = {"num_threads": 1, "dtype": "float32", "num_gpu_blocks": 400, "max_num_seqs": 32} | settings
-    return LLM(str(model), chunk_size=chunk_size, **settings)
+    return LLM(str(model), chunk_size=chunk_size, **(SETTINGS | settings))
+
+
+def load_parts(model: str, chunk_size: int) -> Any:
+    """A model that engines of the same SETTINGS and chunks of up to `chunk_size` tokens can share."""
+    return load_shared_parts([system_config_from(model, {**SETTINGS, "chunk_size": chunk_size})])

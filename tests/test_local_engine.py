@@ -24,6 +24,11 @@ UNCHUNKED = 8192
 
 
 @pytest.fixture(scope="module")
+def parts() -> Any:
+    return real.load_parts("smollm2", UNCHUNKED)
+
+
+@pytest.fixture(scope="module")
 def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("smollm2") / "model"
     assert export.main(["smollm2", str(folder)]) == 0
@@ -71,26 +76,26 @@ def logits_of(llm: real.LLM, prompt: list[int]) -> torch.Tensor:
     return last
 
 
-@pytest.mark.parametrize("chunk_size", [16, 17, 256])
-def test_smollm2_gives_transformers_tokens_and_logits(smollm2: Path, chunk_size: int) -> None:
+def test_smollm2_gives_transformers_tokens_and_logits(smollm2: Path, parts: Any) -> None:
     reference = real.load_reference(smollm2)
     prompts = real.random_prompts((1, 5, 17, 40, 130), 49152)
-    llm = real.make_llm("smollm2", chunk_size)
-    outputs = real.greedy(llm, prompts, 6)
-    assert [o.token_ids for o in outputs] == [real.reference_tokens(reference, prompt, 6) for prompt in prompts]
-    for prompt in prompts[-2:]:
-        with torch.inference_mode():
-            expected = reference(torch.tensor([prompt])).logits[0, -1]
-        torch.testing.assert_close(logits_of(llm, prompt), expected, atol=1e-3, rtol=0)
+    expected = [real.reference_tokens(reference, prompt, 6) for prompt in prompts]
+    with torch.inference_mode():
+        logits = [reference(torch.tensor([prompt])).logits[0, -1] for prompt in prompts[-2:]]
+    for chunk_size in (16, 17, 256):
+        llm = real.make_llm("smollm2", chunk_size, parts=parts)
+        assert [output.token_ids for output in real.greedy(llm, prompts, 6)] == expected
+        for prompt, right in zip(prompts[-2:], logits, strict=True):
+            torch.testing.assert_close(logits_of(llm, prompt), right, atol=1e-3, rtol=0)
 
 
 @pytest.mark.slow
-def test_smollm2_twenty_prompts_up_to_2000_tokens(smollm2: Path) -> None:
+def test_smollm2_twenty_prompts_up_to_2000_tokens(smollm2: Path, parts: Any) -> None:
     reference = real.load_reference(smollm2)
     prompts = real.random_prompts(FULL_LENGTHS, 49152, seed=1)
     expected = [real.reference_tokens(reference, prompt, NUM_TOKENS) for prompt in prompts]
     for chunk_size in (1, 16, 17, 256, UNCHUNKED):
-        llm = real.make_llm("smollm2", chunk_size)
+        llm = real.make_llm("smollm2", chunk_size, parts=parts)
         mixed = [output.token_ids for output in real.greedy(llm, prompts, NUM_TOKENS)]
         assert mixed == expected, f"mixed, chunk size {chunk_size}"
         alone = [real.greedy(llm, [prompt], NUM_TOKENS)[0].token_ids for prompt in prompts]

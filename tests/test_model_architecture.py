@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sarathi.errors import FieldError  # noqa: E402
-from sarathi.model.architecture import Architecture, Rope  # noqa: E402
+from sarathi.errors import FieldError
+from sarathi.model.architecture import Architecture, Rope
 
 SMALL: dict[str, Any] = {
     "vocab_size": 100,

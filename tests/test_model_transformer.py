@@ -15,15 +15,15 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("safetensors")
 
-from torch import Tensor  # noqa: E402
+from torch import Tensor
 
-from sarathi.attention.sdpa import SdpaBackend  # noqa: E402
-from sarathi.errors import FieldError  # noqa: E402
-from sarathi.model.architecture import Architecture  # noqa: E402
-from sarathi.model.checkpoint import open_checkpoint  # noqa: E402
-from sarathi.model.layers import GatedLinear, Linear, RMSNorm, can_pack  # noqa: E402
-from sarathi.model.transformer import DecoderModel, load_model  # noqa: E402
-from sarathi.worker.batch import Batch  # noqa: E402
+from sarathi.attention.sdpa import SdpaBackend
+from sarathi.errors import FieldError
+from sarathi.model.architecture import Architecture
+from sarathi.model.checkpoint import open_checkpoint
+from sarathi.model.layers import GatedLinear, Linear, RMSNorm, can_pack
+from sarathi.model.transformer import DecoderModel, load_model
+from sarathi.worker.batch import Batch
 
 VOCAB_SIZE, BLOCK_SIZE = 199, 16
 SIZES: dict[str, Any] = {
@@ -311,12 +311,14 @@ def test_packed_layers_compute_what_plain_ones_do(kind: Any, num_rows: int) -> N
         assert torch.equal(residual, before)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @torch.inference_mode()
-def test_norm_follows_its_formula() -> None:
+def test_norm_rounds_where_transformers_does(dtype: Any) -> None:
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
     torch.manual_seed(0)
-    norm = RMSNorm(24, 1e-5, torch.float32)
-    norm.weight.normal_()
-    x = torch.randn(5, 3, 24) * 1e-2
-    wide = x.double()
-    expected = wide / (wide.square().mean(-1, keepdim=True) + 1e-5).sqrt() * norm.weight.double()
-    torch.testing.assert_close(norm(x).double(), expected, atol=1e-6, rtol=1e-5)
+    theirs = LlamaRMSNorm(24, 1e-5).to(dtype)
+    ours = RMSNorm(24, 1e-5, dtype)
+    theirs.weight.copy_(ours.weight.normal_())
+    x = (torch.randn(50, 3, 24) * 1e-2).to(dtype)
+    assert torch.equal(ours(x), theirs(x))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sarathi.config import SystemConfig, system_config_from
+from sarathi.config import system_config_from
 from sarathi.entrypoints.llm_engine import LLMEngine
 from sarathi.request import Request, RequestOutput, SamplingParams
+
+if TYPE_CHECKING:
+    from sarathi.executor.local import LocalParts
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
@@ -18,15 +21,15 @@ class LLM:
 
     Args:
         model: known name ("smollm2"), Hugging Face folder or GGUF file.
+        parts: a model that is loaded already, as LLMEngine takes it.
         settings: any setting by its field's name (`chunk_size=256, dtype="float32", num_threads=2`), and
             `scheduler` and `executor` by type (`scheduler="aging"`; executor "local" if not given).
 
     Raises ValueError in one line for a setting that is unknown or makes no sense.
     """
 
-    def __init__(self, model: str, **settings: Any) -> None:
-        config = settings.pop("config", None)
-        self.llm_engine = LLMEngine(system_config_from(model, settings) if config is None else config)
+    def __init__(self, model: str, *, parts: LocalParts | None = None, **settings: Any) -> None:
+        self.llm_engine = LLMEngine(system_config_from(model, settings), parts)
 
     def generate(
         self,

@@ -5,9 +5,10 @@ Joins a system (scheduler, executor, clock), a tokenizer and a recorder; decides
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sarathi.config import SystemConfig
 from sarathi.core.plan import SchedulerOutput
@@ -19,16 +20,25 @@ from sarathi.metrics.sinks import CsvSink, Sink
 from sarathi.request import Request, RequestOutput, SamplingParams
 from sarathi.system import System, build_system
 
+if TYPE_CHECKING:
+    from sarathi.executor.local import LocalParts
+
+logger = logging.getLogger(__name__)
+
 
 class LLMEngine:
     """One engine of its own: a model, a scheduler, and the requests that are under way. Not thread-safe.
 
+    `parts` is a model that is loaded already (`sarathi.system.load_shared_parts`), for engines that follow each other.
+
     Raises FlagError (a ValueError of one line) for a setting that makes no sense and a model that does not fit.
     """
 
-    def __init__(self, config: SystemConfig) -> None:
+    def __init__(self, config: SystemConfig, parts: LocalParts | None = None) -> None:
         self.config = config
-        self.system: System = build_system(config)
+        self.system: System = build_system(config, parts=parts)
+        for note in self.system.notes:
+            logger.info("%s", note)
         self.tokenizer = self.system.tokenizer
         self.outputs = OutputProcessor(self.tokenizer)
         sinks: list[Sink] = []
