@@ -176,7 +176,7 @@ class Worker:
         shape = self.shape
         ffn = max(shape.intermediate_size, shape.moe_intermediate_size * max(1, shape.experts_per_token))
         widest = 4 * shape.hidden_size + 3 * ffn + (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
-        return num_tokens * widest * self.dtype.itemsize + 4 * 4 * num_seqs * shape.vocab_size
+        return num_tokens * widest * self.dtype.itemsize + 6 * 4 * num_seqs * shape.vocab_size
 
 
 def _prompt_of(num_tokens: int) -> Batch:
