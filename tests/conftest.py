@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as sarathi.worker does; tests may load torch before it
+import sarathi.worker  # noqa: F401  # before any test loads torch: it says how long threads spin
+
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

@@ -15,12 +15,12 @@ pytest.importorskip("gguf")
 safetensors_torch = pytest.importorskip("safetensors.torch")
 transformers = pytest.importorskip("transformers")
 
-from sarathi.errors import FieldError  # noqa: E402
-from sarathi.model import export as export_module  # noqa: E402
-from sarathi.model.checkpoint import DummyCheckpoint, open_checkpoint  # noqa: E402
-from sarathi.model.export import export_model, main  # noqa: E402
-from sarathi.model.tokenizer import load_tokenizer  # noqa: E402
-from tests.gguf_files import byte_level_vocabulary, model_metadata, model_tensors, write_gguf  # noqa: E402
+from sarathi.errors import FieldError
+from sarathi.model import export as export_module
+from sarathi.model.checkpoint import DummyCheckpoint, open_checkpoint
+from sarathi.model.export import export_model, main
+from sarathi.model.tokenizer import load_tokenizer
+from tests.gguf_files import byte_level_vocabulary, model_metadata, model_tensors, write_gguf
 
 CONFIG: dict[str, Any] = {
     "vocab_size": 270,
@@ -118,7 +118,9 @@ def test_gguf_model_with_its_tokenizer(gguf_model: Path, tmp_path: Path) -> None
     assert original.apply_chat_template(messages) == theirs.apply_chat_template(messages, return_dict=False)
     expected = dict(open_checkpoint(str(gguf_model), "auto", 0).tensors())
     assert torch.equal(model.model.embed_tokens.weight, expected["model.embed_tokens.weight"])
-    assert torch.equal(model.model.layers[1].self_attn.q_proj.weight, expected["model.layers.1.self_attn.q_proj.weight"])
+    assert torch.equal(
+        model.model.layers[1].self_attn.q_proj.weight, expected["model.layers.1.self_attn.q_proj.weight"]
+    )
 
 
 def test_shards_as_transformers_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +240,12 @@ def test_smollm2_for_transformers(smollm2: Path) -> None:
 
 def test_smollm2_tokenizer_for_transformers(smollm2: Path) -> None:
     theirs, ours = transformers.AutoTokenizer.from_pretrained(smollm2), load_tokenizer("smollm2")
-    for text in ("Hello, world!", "at  7 or 12345", "<|im_start|>user\nGrüße 日本語<|im_end|>\n", "def f(x):\n    return x"):
+    for text in (
+        "Hello, world!",
+        "at  7 or 12345",
+        "<|im_start|>user\nGrüße 日本語<|im_end|>\n",
+        "def f(x):\n    return x",
+    ):
         ids = theirs.encode(text)
         assert ids == ours.encode(text)
         assert theirs.decode(ids) == ours.decode(ids, skip_special_tokens=False) == text

@@ -11,13 +11,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 gguf = pytest.importorskip("gguf")
-import numpy as np  # noqa: E402
+import numpy as np
 
-from sarathi.errors import FieldError  # noqa: E402
-from sarathi.model.architecture import Architecture, Rope  # noqa: E402
-from sarathi.model.checkpoint import DummyCheckpoint, open_checkpoint  # noqa: E402
-from sarathi.model.gguf_file import KINDS, GgufFile  # noqa: E402
-from tests.gguf_files import Kind, model_metadata, model_tensors, write_gguf  # noqa: E402
+from sarathi.errors import FieldError
+from sarathi.model.architecture import Architecture, Rope
+from sarathi.model.checkpoint import DummyCheckpoint, open_checkpoint
+from sarathi.model.gguf_file import KINDS, GgufFile
+from tests.gguf_files import Kind, model_metadata, model_tensors, write_gguf
 
 SIZES: dict[str, Any] = {
     "vocab_size": 48,
@@ -270,7 +270,7 @@ def test_llama3_rope_scaling_is_recovered(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("factors", [rope_factors(high_freq_factor=8.0), np.full(32, np.nan, np.float32)])
 def test_other_rope_factors_are_refused(tmp_path: Path, factors: np.ndarray) -> None:
-    with pytest.raises(FieldError, match="rope_freqs.weight is not Llama 3's scaling"):
+    with pytest.raises(FieldError, match=r"rope_freqs\.weight is not Llama 3's scaling"):
         open_checkpoint(llama3_file(tmp_path / "a.gguf", factors), "auto", 0)
 
 
@@ -295,7 +295,7 @@ def test_metadata_not_allowed(tmp_path: Path, change: dict[str, Any], message: s
 
 def test_architecture_and_tensors_not_known(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "a.gguf", {}, {"token_embd.weight": np.ones((2, 2), np.float32)}, arch="gemma")
-    with pytest.raises(FieldError, match="general.architecture 'gemma' is not supported; one of llama, qwen2, qwen3"):
+    with pytest.raises(FieldError, match=r"general\.architecture 'gemma' is not supported; one of llama, qwen2, qwen3"):
         open_checkpoint(str(path), "auto", 0)
     path = write_gguf(tmp_path / "b.gguf", model_metadata(SIZES, "llama"), {"output.weight": np.ones(2, np.float32)})
     with pytest.raises(FieldError, match=r"lacks the tensor token_embd\.weight"):

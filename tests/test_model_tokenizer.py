@@ -13,9 +13,9 @@ pytest.importorskip("gguf")
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 
-from sarathi.errors import FieldError  # noqa: E402
-from sarathi.model.tokenizer import Tokenizer, load_tokenizer  # noqa: E402
-from tests.gguf_files import byte_level_vocabulary, write_gguf  # noqa: E402
+from sarathi.errors import FieldError
+from sarathi.model.tokenizer import Tokenizer, load_tokenizer
+from tests.gguf_files import byte_level_vocabulary, write_gguf
 
 TEXTS = [
     "",
@@ -179,9 +179,10 @@ def test_special_tokens_around_a_text(
     assert len(plain) == 1
 
 
-def test_all_tokens_that_end_an_answer(tmp_path: Path) -> None:
-    path = tiny_gguf(tmp_path / "a.gguf", **{"ggml.eos_token_id": 7, "ggml.eot_token_id": 9, "ggml.eom_token_id": 7})
-    assert loaded(path).eos_token_ids == (7, 9)
+@pytest.mark.parametrize(("eot", "eom", "expected"), [(9, 11, (7, 9, 11)), (7, 11, (7, 11)), (None, None, (7,))])
+def test_all_tokens_that_end_an_answer(tmp_path: Path, eot: Any, eom: Any, expected: tuple[int, ...]) -> None:
+    keys = {"ggml.eos_token_id": 7, "ggml.eot_token_id": eot, "ggml.eom_token_id": eom}
+    assert loaded(tiny_gguf(tmp_path / "a.gguf", **keys)).eos_token_ids == expected
 
 
 def test_sentencepiece_through_transformers(tmp_path: Path) -> None:
@@ -295,8 +296,8 @@ def test_tokenizers_that_cannot_be_read(folder: Path, tmp_path: Path) -> None:
     broken = tiny_gguf(tmp_path / "a.gguf", **{"ggml.merges": ["h zz"]})
     unknown = tiny_gguf(tmp_path / "b.gguf", **{"ggml.model": "wordpiece"})
     for path in (folder, broken, unknown):
-        with pytest.raises(FieldError, match="model: the tokenizer of .* cannot be read") as caught:
+        with pytest.raises(FieldError, match=r"model: the tokenizer of .* cannot be read") as caught:
             load_tokenizer(str(path))
         assert "\n" not in str(caught.value)
-    with pytest.raises(FieldError, match="lacks the metadata tokenizer.ggml.merges"):
+    with pytest.raises(FieldError, match=r"lacks the metadata tokenizer\.ggml\.merges"):
         load_tokenizer(str(tiny_gguf(tmp_path / "c.gguf", **{"ggml.merges": None})))

@@ -80,7 +80,9 @@ class Architecture:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], where: str) -> Architecture:
-        """Read the fields of Hugging Face's config.json, with transformers' defaults for those that may be missing.
+        """Read the fields of Hugging Face's config.json, with defaults for those that may be missing.
+
+        A default of another size than the weights have is found when they are loaded.
 
         Raises FieldError of `model` naming `where` and the field.
         """
@@ -89,16 +91,12 @@ class Architecture:
             _refuse(where, "model_type", family, f"one of {', '.join(FAMILIES)}")
         if (activation := config.get("hidden_act", "silu")) != "silu":
             _refuse(where, "hidden_act", activation, "only silu")
-        if quantization := config.get("quantization_config"):
-            _refuse(
-                where, "quantization_config", quantization, "weights in float32, bfloat16 or float16, or a .gguf file"
-            )
         for name, in_every_layer in (("decoder_sparse_step", 1), ("mlp_only_layers", [])):
-            if family == "qwen3_moe" and config.get(name, in_every_layer) != in_every_layer:
+            if family == "qwen3_moe" and (config.get(name) or in_every_layer) != in_every_layer:
                 _refuse(where, name, config[name], f"only {in_every_layer}: experts in every layer")
         hidden_size = _integer(config, where, "hidden_size")
         num_layers = _integer(config, where, "num_hidden_layers")
-        num_heads, num_kv_heads, head_dim = _heads(config, where, family, hidden_size)
+        num_heads, num_kv_heads, head_dim = _heads(config, where, hidden_size)
         width = _integer(config, where, "moe_intermediate_size" if family == "qwen3_moe" else "intermediate_size")
         num_experts, experts_per_token = _experts(config, where, family)
         biased = family in ("llama", *_QK_NORM) and bool(config.get("attention_bias", False))
@@ -126,13 +124,13 @@ class Architecture:
         )
 
 
-def _heads(config: Mapping[str, Any], where: str, family: str, hidden_size: int) -> tuple[int, int, int]:
+def _heads(config: Mapping[str, Any], where: str, hidden_size: int) -> tuple[int, int, int]:
     """Query heads, KV heads and the size of a head."""
     num_heads = _integer(config, where, "num_attention_heads")
-    num_kv_heads = _integer(config, where, "num_key_value_heads", default=num_heads if family == "llama" else None)
+    num_kv_heads = _integer(config, where, "num_key_value_heads", default=num_heads)
     if num_heads % num_kv_heads:
         _refuse(where, "num_key_value_heads", num_kv_heads, f"a divisor of the {num_heads} query heads")
-    head_dim = _integer(config, where, "head_dim", default=None if family == "qwen3" else hidden_size // num_heads)
+    head_dim = _integer(config, where, "head_dim", default=hidden_size // num_heads)
     if head_dim % 2 or not head_dim:
         _refuse(where, "head_dim", head_dim, "an even number of at least 2")
     return num_heads, num_kv_heads, head_dim

@@ -113,10 +113,7 @@ class FolderCheckpoint:
         self._files: list[Path] = []
 
     def find_files(self) -> None:
-        """Look for the weights. Raises FieldError where there are none, a shard is missing, or they are quantized."""
-        if (quantization := self.config.get("quantization_config")) is not None:
-            method = quantization.get("quant_method") if isinstance(quantization, dict) else None
-            raise FieldError("model", f"{self.path} holds weights quantized by {shown(method)}, which cannot be read")
+        """Look for the weights. Raises FieldError where there are none, or a shard is missing."""
         index = self._folder / "model.safetensors.index.json"
         single = self._folder / "model.safetensors"
         if single.is_file():

@@ -149,7 +149,9 @@ def _config(file: GgufFile) -> dict[str, Any]:
 def _rope_scaling(file: GgufFile, arch: str, config: dict[str, Any]) -> dict[str, Any] | None:
     dims = file.get(f"{arch}.rope.dimension_count", int, config["head_dim"])
     if dims != config["head_dim"]:
-        raise FieldError("model", f"{file.path}: rotary embedding of {dims} of a head's {config['head_dim']} dimensions")
+        raise FieldError(
+            "model", f"{file.path}: rotary embedding of {dims} of a head's {config['head_dim']} dimensions"
+        )
     kind = file.get(f"{arch}.rope.scaling.type", str, "none")
     if kind == "linear":
         return {"rope_type": "linear", "factor": file.get(f"{arch}.rope.scaling.factor", float)}
@@ -164,8 +166,10 @@ def _rope_scaling(file: GgufFile, arch: str, config: dict[str, Any]) -> dict[str
     rope = Rope(config["rope_theta"], "llama3", scaling["factor"], *_LLAMA3_SCALING.values())
     plain = Rope(config["rope_theta"])
     expected = plain.inverse_frequencies(config["head_dim"]) / rope.inverse_frequencies(config["head_dim"])
-    if factors.shape != expected.shape or not math.isfinite(scaling["factor"]) or not torch.allclose(
-        factors, expected, rtol=1e-3
+    if (
+        factors.shape != expected.shape
+        or not math.isfinite(scaling["factor"])
+        or not torch.allclose(factors, expected, rtol=1e-3)
     ):
         raise FieldError("model", f"{file.path}: {_ROPE_FACTORS} is not Llama 3's scaling, the only one supported")
     return scaling

@@ -19,10 +19,11 @@ from torch import Tensor
 
 from sarathi.errors import FieldError, one_line, shown
 
-T = TypeVar("T", bool, int, float, str, list)
+T = TypeVar("T")
 
 KINDS = (
-    Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K
+    Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q4_K, Kind.Q5_K,
+    Kind.Q6_K,
 )  # fmt: skip
 _FLOATS = {Kind.F32: torch.float32, Kind.F16: torch.float16, Kind.BF16: torch.bfloat16}
 _VERSIONS = (2, 3)
@@ -61,9 +62,11 @@ class GgufFile:
         except OSError as error:
             raise FieldError("model", f"{path} cannot be read ({error.strerror or error})") from error
         try:
-            self.metadata, self.tensors = _parse(memoryview(self._data))
+            self.metadata, self.tensors = _parse(self._data.data)
         except (ValueError, OverflowError, struct.error) as error:  # UnicodeDecodeError is a ValueError
-            raise FieldError("model", f"{path} is a damaged or unsupported GGUF file: {one_line(str(error))}") from error
+            raise FieldError(
+                "model", f"{path} is a damaged or unsupported GGUF file: {one_line(str(error))}"
+            ) from error
         if self.metadata.get("split.count", 1) not in (0, 1):
             raise FieldError("model", f"{path} is one part of a split GGUF file; merge the parts into one file")
 
@@ -72,9 +75,7 @@ class GgufFile:
         value = self.metadata.get(key, default)
         if value is None:
             raise FieldError("model", f"{self.path} lacks the metadata {key}")
-        if kind is float and type(value) is int:
-            value = float(value)
-        if type(value) is not kind:
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise FieldError("model", f"{self.path}: {key} {shown(value)} is not allowed; of type {kind.__name__}")
         return value
 
@@ -117,7 +118,9 @@ def _parse(data: memoryview) -> tuple[dict[str, Any], dict[str, GgufTensor]]:
         if name in tensors:
             raise ValueError(f"tensor {shown(name)} is there twice")
         if base + offset + num_bytes > len(data):
-            raise ValueError(f"it is cut off: tensor {shown(name)} ends at byte {base + offset + num_bytes:,} of {len(data):,}")
+            raise ValueError(
+                f"it is cut off: tensor {shown(name)} ends at byte {base + offset + num_bytes:,} of {len(data):,}"
+            )
         tensors[name] = GgufTensor(kind, shape, base + offset, num_bytes)
     return metadata, tensors
 

@@ -2,6 +2,8 @@
 
 import os
 
-# Threads that spin while they wait make a machine that others use too several times slower, and gain next to nothing
-# on an idle one (docs/log.md). OpenMP reads this when torch is loaded; whoever sets it, or loads torch first, decides.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# How often a thread looks again before it sleeps: by default for so long that a machine which others use too is several
+# times slower; this short it costs nothing (docs/log.md). GNU OpenMP reads it when torch is loaded, so whoever sets one
+# of the two, or loads torch first, decides.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
