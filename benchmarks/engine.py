@@ -42,7 +42,6 @@ def _hugging_face(model: Any, prompts: Prompts) -> Prompts:
             given,
             attention_mask=torch.ones_like(given),
             do_sample=False,
-            min_new_tokens=OUTPUT_TOKENS,
             max_new_tokens=OUTPUT_TOKENS,
         )
     return tokens[:, given.shape[1] :].tolist()
@@ -100,6 +99,7 @@ def _profile(llm: LLM, prompts: Prompts) -> None:
     worker = llm.llm_engine.system.executor.worker  # pyright: ignore[reportAttributeAccessIssue]
     shares = Shares()
     shares.wrap(layers.Linear, "forward", "linear layers")
+    shares.wrap(layers.GatedLinear, "forward", "linear layers")
     shares.wrap(worker._attention, "forward", "attention, KV write")
     shares.wrap(worker._sampler, "sample", "sampling")
     shares.wrap(worker, "execute", "worker")
@@ -128,6 +128,7 @@ def main(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         export.main(["smollm2", str(Path(folder, "smollm2"))])
         hf_model: Any = AutoModelForCausalLM.from_pretrained(Path(folder, "smollm2"), dtype=torch.float32)
+    hf_model.generation_config.eos_token_id = None  # end of text is an ordinary token, as with ignore_eos
     limit = gemm_gflops()
     print(
         f"SmolLM2-135M float32, {args.requests} requests of {PROMPT_TOKENS} + {OUTPUT_TOKENS} tokens at once, greedy, "

@@ -89,8 +89,13 @@ def simulator_against_reality(engine: RealEngine, rounds_file: Path) -> None:
         ]
         real, _ = engine.run(flags)
         simulated, _ = _run(
-            [*COMMON, *flags, "--executor_config_type=SIMULATED", "--model_config_dtype=float32"]
-            + [f"--simulated_executor_config_rounds_file={rounds_file}"]
+            [
+                *COMMON,
+                *flags,
+                "--executor_config_type=SIMULATED",
+                "--model_config_dtype=float32",
+                f"--simulated_executor_config_rounds_file={rounds_file}",
+            ]
         )
         for name, metric in METRICS:
             for statistic in ("mean", "p99"):

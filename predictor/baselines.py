@@ -55,7 +55,7 @@ def fit_trees(features: np.ndarray, seconds: np.ndarray, weights: np.ndarray) ->
         max_iter=NUM_TREES,
         learning_rate=TREE_LEARNING_RATE,
         max_leaf_nodes=TREE_LEAVES,
-        early_stopping=False,
+        early_stopping=False,  # pyright: ignore[reportArgumentType]  # stubs that know less than scikit-learn
         random_state=0,
     )
     with threadpool_limits(1):  # on a shared machine threads that wait for each other take far longer than one

@@ -62,10 +62,8 @@ class SamplingParams:
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
-        stop = self.stop
-        stop = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        object.__setattr__(self, "stop", _tuple((self.stop,) if isinstance(self.stop, str) else self.stop))
+        object.__setattr__(self, "stop_token_ids", _tuple(self.stop_token_ids))
         for name, is_allowed, allowed in _SAMPLING_RULES:
             value = getattr(self, name)
             try:
@@ -97,7 +95,7 @@ _SAMPLING_RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("min_p", lambda value: 0 <= value <= 1, "a number from 0 to 1"),
     ("presence_penalty", lambda value: -2 <= value <= 2, _PENALTY),
     ("frequency_penalty", lambda value: -2 <= value <= 2, _PENALTY),
-    ("repetition_penalty", lambda value: 0 < value <= 1000, "a number above 0"),
+    ("repetition_penalty", lambda value: 0.01 <= value <= 100, "a number from 0.01 to 100"),
     ("seed", lambda value: value is None or (_is_int(value) and abs(value) < 2**63), "an integer or None"),
     ("stop", lambda value: all(isinstance(s, str) and s for s in value), "non-empty text, or a list of such"),
     ("stop_token_ids", lambda value: all(_is_int(i) and i >= 0 for i in value), "a list of token ids"),
@@ -109,6 +107,11 @@ _SAMPLING_RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         f"None or an integer from 0 to {MAX_LOGPROBS}",
     ),
 )
+
+
+def _tuple(value: Any) -> Any:
+    """None and lists as tuples; what is neither is left for the rules to refuse."""
+    return () if value is None else tuple(value) if isinstance(value, (list, tuple, set, frozenset)) else value
 
 
 def _is_int(value: object) -> bool:

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, settings
 
 import sarathi.worker  # noqa: F401  # before any test loads torch: it says how long threads spin
 
-
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 # Machines that run these tests differ in speed, so no example is judged by its time.

@@ -49,6 +49,7 @@ class FakeLoader:
     def __call__(self, config: EndpointConfig, max_num_seqs: int) -> LocalParts:
         self.asked.append((config, max_num_seqs))
         return LocalParts(
+            config=config,
             executor=LocalExecutor(self.worker, 0),
             model=load_model_shape(config.model_config.model),
             tokenizer=self.tokenizer,  # pyright: ignore[reportArgumentType]

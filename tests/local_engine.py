@@ -65,11 +65,11 @@ def random_prompts(lengths: Sequence[int], vocab_size: int, seed: int = 0) -> li
 def reference_tokens(model: Any, prompt: list[int], num_tokens: int) -> list[int]:
     """Greedy continuation by transformers, end-of-text ignored."""
     given = torch.tensor([prompt])
+    model.generation_config.eos_token_id = None
     tokens = model.generate(
         given,
         attention_mask=torch.ones_like(given),
         do_sample=False,
-        min_new_tokens=num_tokens,
         max_new_tokens=num_tokens,
         pad_token_id=0,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ pytest.importorskip("transformers")
 
 import sarathi.config as c
 from sarathi import LLM, LLMEngine, SamplingParams
+from sarathi.core.chunking import ChunkDecision, StaticBudget
+from sarathi.core.scheduler import BaseScheduler
 from tests import local_engine as real
 
 VOCAB = real.SIZES["vocab_size"]
@@ -68,7 +71,7 @@ def test_upstreams_loop(folder: Path, tmp_path: Path) -> None:
         assert [len(output.token_ids) for output in steps] == [1, 2, 3, 4]
         assert [output.finished for output in steps] == [False, False, False, True]
         assert steps[-1].finish_reason == "length" and steps[-1].prompt_token_ids == prompt
-        assert all(a.token_ids == b.token_ids[:-1] for a, b in zip(steps, steps[1:], strict=False))
+        assert all(a.token_ids == b.token_ids[:-1] for a, b in itertools.pairwise(steps))
     assert engine.pull_worker_metrics()["gpu_mem_used_mb"] > 1
     summary = engine.plot_metrics()
     assert summary["num_finished"] == 3 and summary["simulated"] is False and summary["device"] == "cpu"
@@ -159,8 +162,14 @@ def test_a_batch_with_a_bad_prompt_queues_none_of_it(llm: LLM) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_gpu_blocks": 10**7}, "cache_config_num_gpu_blocks: 10000000 blocks of 16 tokens need .* GiB; .* are left"),
-        ({"gpu_memory_utilization": 1e-9, "num_gpu_blocks": None}, "worker_config_gpu_memory_utilization: 1e-09 of the"),
+        (
+            {"num_gpu_blocks": 10**7},
+            "cache_config_num_gpu_blocks: 10000000 blocks of 16 tokens need .* GiB; .* left",
+        ),
+        (
+            {"gpu_memory_utilization": 1e-9, "num_gpu_blocks": None},
+            "gpu_memory_utilization: 1e-09 of the .* no KV block",
+        ),
         ({"num_gpu_blocks": 2, "max_model_len": 200}, "model_config_max_model_len: 200 does not fit"),
         ({"chunk": 3}, "chunk: unknown setting"),
         ({"scheduler": "fastest"}, "fastest"),
@@ -197,3 +206,106 @@ def test_every_scheduler_gives_the_same_tokens(folder: Path, scheduler: str) -> 
     settings = {"num_threads": 1, "dtype": "float32", "num_gpu_blocks": 400, "max_num_seqs": 2, "max_model_len": 128}
     llm = LLM(str(folder), scheduler=scheduler, **settings)
     assert [output.token_ids for output in real.greedy(llm, prompts, 8)] == expected
+
+
+def test_a_round_that_fails_leaves_an_engine_that_works(llm: LLM) -> None:
+    prompts = real.random_prompts([40, 9], VOCAB)
+    expected = [output.token_ids for output in llm.generate(prompts, params())]
+    worker = llm.llm_engine.system.executor.worker  # pyright: ignore[reportAttributeAccessIssue]
+    execute, num_rounds = worker.execute, 0
+
+    def interrupted(batch):
+        nonlocal num_rounds
+        num_rounds += 1
+        if num_rounds == 3:
+            raise KeyboardInterrupt
+        return execute(batch)
+
+    worker.execute = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(prompts, params())
+    assert not llm.llm_engine.has_unfinished_requests()
+    assert [output.token_ids for output in llm.generate(prompts, params())] == expected
+    engine = llm.llm_engine
+    seq_ids = [engine.add_request(None, params(), prompt_token_ids=prompt) for prompt in prompts]
+    num_rounds = 0
+    with pytest.raises(KeyboardInterrupt):
+        run(engine)
+    worker.execute = execute
+    outputs = run(engine)  # what was under way starts again
+    assert [outputs[seq_id][-1].token_ids for seq_id in seq_ids] == expected
+
+
+def test_outputs_only_of_requests_that_got_a_token(folder: Path) -> None:
+    engine = real.make_llm(folder, 4, max_num_seqs=2).llm_engine
+    engine.add_request(None, params(max_tokens=2), prompt_token_ids=[1] * 5)  # one token of it is left after a chunk
+    assert [len(engine.step()) for _ in range(3)] == [0, 1, 1]
+
+
+def test_made_up_ids_avoid_those_in_use(llm: LLM) -> None:
+    engine = llm.llm_engine
+    engine.add_request(None, params(), prompt_token_ids=[1], seq_id="1")
+    ids = [engine.add_request(None, params(), prompt_token_ids=[1]) for _ in range(2)]
+    assert len({"1", *ids}) == 3
+    run(engine)
+
+
+def test_a_request_without_a_seed_is_none_of_the_seeded(llm: LLM) -> None:
+    free = params(temperature=1.0, max_tokens=12)
+    unseeded = llm.generate([[3, 4, 5]] * 3, free)
+    seeded = llm.generate([[3, 4, 5]] * 3, [params(temperature=1.0, max_tokens=12, seed=seed) for seed in range(3)])
+    assert len({tuple(output.token_ids) for output in [*unseeded, *seeded]}) == 6
+
+
+def test_extremes_that_are_allowed(llm: LLM) -> None:
+    greedy = llm.generate([[7, 8]], params())[0].token_ids
+    assert llm.generate([[7, 8]], params(temperature=1.0, top_p=1e-46))[0].token_ids == greedy
+    llm.generate([[7, 8]], params(temperature=1000.0, repetition_penalty=0.01, seed=-(2**62)))
+
+
+@pytest.mark.parametrize("settings", [{"stop": 5}, {"stop_token_ids": 5}, {"repetition_penalty": 1e-46}, {"top_p": 0}])
+def test_sampling_params_that_make_no_sense(settings: dict) -> None:
+    with pytest.raises(ValueError, match=f"SamplingParams.{next(iter(settings))}: .* is not allowed"):
+        SamplingParams(**settings)
+
+
+class Stubborn(StaticBudget):
+    def size(self, request, plan):
+        return ChunkDecision(0)
+
+
+class StubbornScheduler(BaseScheduler):
+    def make_sizer(self):
+        return Stubborn()
+
+
+def test_policies_that_let_nothing_run_are_told(folder: Path) -> None:
+    llm = real.make_llm(folder, 8, scheduler=f"{__name__}.StubbornScheduler")
+    with pytest.raises(RuntimeError, match="StubbornScheduler makes no round though 1 requests wait"):
+        llm.generate([[1, 2]], params())
+    assert not llm.llm_engine.has_unfinished_requests()
+
+
+def test_a_loaded_model_serves_only_its_own_settings(folder: Path) -> None:
+    parts = real.load_parts(str(folder), 32)
+    assert real.make_llm(folder, 16, parts=parts).generate([[1]], params())
+    for settings in ({"block_size": 32}, {"dtype": "bfloat16"}):
+        with pytest.raises(ValueError, match="the model was loaded with another"):
+            real.make_llm(folder, 16, parts=parts, **settings)
+
+
+def test_metrics_are_written_out_at_the_end(folder: Path, tmp_path: Path) -> None:
+    llm = real.make_llm(folder, 16, output_dir=str(tmp_path / "out"), plots=False)
+    llm.generate([[1, 2, 3]], params())
+    llm.shutdown()
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"requests.csv", "rounds.csv", "summary.json"}
+    assert llm.llm_engine.plot_metrics()["num_finished"] == 1
+
+
+def test_a_simulated_device_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    llm = LLM("smollm2", executor="simulated", wandb_project="x")
+    assert "simulated device (rtx_4090)" in caplog.text and "wandb_project has no effect" in caplog.text
+    with pytest.raises(ValueError, match="no tokenizer on a simulated device"):
+        llm.generate(["text"])
+    (output,) = llm.generate([[1, 2]], params(max_tokens=3))
+    assert len(output.token_ids) == 3

@@ -273,9 +273,9 @@ def test_folder_as_transformers_reads_it(folder: Path) -> None:
     ("config", "generation", "expected"),
     [
         ({}, None, (1,)),
-        ({"eos_token_id": 5}, None, (5,)),
-        ({"eos_token_id": 5}, {"eos_token_id": [4, 3]}, (4, 3)),
-        ({"eos_token_id": [5, 0]}, {"temperature": 0.6}, (5, 0)),
+        ({"eos_token_id": 5}, None, (5, 1)),  # the tokenizer's own counts too
+        ({"eos_token_id": 5}, {"eos_token_id": [4, 3]}, (4, 3, 1)),
+        ({"eos_token_id": [1, 0]}, {"temperature": 0.6}, (1, 0)),
     ],
 )
 def test_end_of_text_of_a_folder(folder: Path, config: Any, generation: Any, expected: tuple[int, ...]) -> None:

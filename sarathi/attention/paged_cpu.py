@@ -55,6 +55,7 @@ class PagedCpuBackend:
         self._long: list[int] = np.flatnonzero(self._lengths >= GATHER_FROM).tolist()
         self._slots: tuple[np.ndarray, np.ndarray] | None = None
         self._parts: dict[int, _Parts] = {}  # by window: layers may differ in it
+        self._masks: dict[tuple[int, int | None], Tensor] = {}  # of long chunks, by sequence and window
         most = numba.config.NUMBA_NUM_THREADS  # pyright: ignore
         self._num_threads = min(torch.get_num_threads(), most)
         numba.set_num_threads(self._num_threads)
@@ -131,11 +132,9 @@ class PagedCpuBackend:
         keys, values = kv_cache[blocks].permute(1, 2, 0, 3, 4).flatten(2, 3)[:, None, :, : end - begin]
         mask = None
         if num_queries < end or (window is not None and window < end):
-            seen = torch.arange(begin, end)
-            positions = torch.arange(end - num_queries, end)[:, None]
-            mask = seen <= positions
-            if window is not None:
-                mask &= seen > positions - window
+            mask = self._masks.get((seq, window))
+            if mask is None:
+                mask = self._masks[seq, window] = _mask(begin, end, num_queries, window)
         attended = functional.scaled_dot_product_attention(
             query[None, rows].transpose(1, 2),
             keys,
@@ -146,3 +145,13 @@ class PagedCpuBackend:
             enable_gqa=True,
         )
         output[rows] = attended[0].transpose(0, 1)
+
+
+def _mask(begin: int, end: int, num_queries: int, window: int | None) -> Tensor:
+    """What the last `num_queries` tokens before `end` see of the context from `begin` on: 0, else minus infinity."""
+    seen = torch.arange(begin, end)
+    positions = torch.arange(end - num_queries, end)[:, None]
+    visible = seen <= positions
+    if window is not None:
+        visible &= seen > positions - window
+    return torch.zeros(visible.shape).masked_fill_(~visible, float("-inf"))

@@ -158,7 +158,7 @@ class BaseScheduler:
             request.finish_time = now
         del self.requests[request.request_id]
 
-    def _preempt(self, request: Request, plan: BatchPlan) -> None:
+    def _preempt(self, request: Request, now: float) -> None:
         """Back to the queue with nothing computed; the arrival time and the generated tokens stay."""
         assert request.num_inflight_steps == 0
         if request.queue_entry is not None:
@@ -167,10 +167,10 @@ class BaseScheduler:
         request.status = RequestStatus.WAITING
         request.num_computed_tokens = 0
         request.num_preemptions += 1
-        request.preempted_time = plan.now
+        request.preempted_time = now
         self.num_running -= 1
         self._preempted_ids.append(request.request_id)
-        self.waiting.push(request, self.order.key(request, plan.now))
+        self.waiting.push(request, self.order.key(request, now))
 
     def check_idle(self) -> None:
         """With no request left, raise RuntimeError unless nothing of any is left either. O(1)."""
@@ -185,6 +185,20 @@ class BaseScheduler:
         if any(left.values()):
             raise RuntimeError(f"no request is left, but {', '.join(f'{n} {what}' for what, n in left.items() if n)}")
 
+    def drop_rounds(self, outputs: list[SchedulerOutput], now: float) -> None:
+        """Forget rounds in flight that will never return; what their requests had computed is not trusted.
+
+        They start again, as after preemption; those that were ended meanwhile are let go.
+        """
+        requests = {r for output in outputs for r in (*output.decodes, *(request for request, _ in output.prefills))}
+        self.num_inflight_rounds -= len(outputs)
+        for request in sorted(requests, key=_latest):
+            request.num_inflight_steps = 0
+            if request.status.is_finished:
+                self._release_ended(request, [], now)
+            else:
+                self._preempt(request, now)
+
     # The round --------------------------------------------------------------------------------------
 
     def schedule(self, now: float) -> SchedulerOutput | None:
@@ -196,7 +210,7 @@ class BaseScheduler:
         plan = self._compose_round(now)
         while not plan.num_tokens and not self.num_inflight_rounds and self.partial:
             # Every block is held by prompts that may not go on: the latest gives way, or nothing ever moves.
-            self._preempt(max(self.partial, key=_latest), plan)
+            self._preempt(max(self.partial, key=_latest), now)
             plan = self._compose_round(now)
         if not plan.num_tokens:
             return None
@@ -273,7 +287,7 @@ class BaseScheduler:
             victim = preemptable.pop()
             in_decodes.discard(victim)
             at_edge.discard(victim)
-            self._preempt(victim, plan)
+            self._preempt(victim, plan.now)
         ready = [request for request in ready if request in in_decodes]
         return ready, [request for request in edge if request in at_edge]
 
@@ -326,7 +340,7 @@ class BaseScheduler:
         for request in unfinished:
             self.partial.push(request, self.order.key(request, plan.now))
         for request in released:  # not before the scan is over, or it would be its next candidate
-            self._preempt(request, plan)
+            self._preempt(request, plan.now)
 
     def _check_chunk(self, request: Request, num_tokens: int, plan: BatchPlan) -> None:
         """Policies may come from anywhere, and a chunk that cannot be would loop for ever or break the KV cache."""

@@ -6,7 +6,8 @@ The engine joins a scheduler, an executor, a clock and a recorder, and knows not
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from sarathi.clock import Clock, host_time
@@ -88,27 +89,49 @@ class Engine:
             self._schedule_time += host_time() - started
             if output is None:
                 break
-            self.executor.submit(output)
             inflight.append(output)
+            with self._dropping_rounds():
+                self.executor.submit(output)
         if not inflight:
-            if not self.scheduler.requests:
-                self.scheduler.check_idle()
             return None
-        result = self.executor.wait(until if len(inflight) < max_inflight_steps else None)
+        with self._dropping_rounds():
+            result = self.executor.wait(until if len(inflight) < max_inflight_steps else None)
         if result is None:
             return None
         output = inflight.popleft()
         now = self.clock.now()
         started = host_time()
         finished = self.scheduler.update(output, result, now)
+        schedule_time, self._schedule_time = self._schedule_time + host_time() - started, 0.0
         if self.stop_rule is not None:
             for request in self.stop_rule.stopped(output):
                 self.scheduler.finish(request.request_id, RequestStatus.FINISHED_STOPPED, now)
                 if not request.num_inflight_steps:  # otherwise the round in flight reports it
                     finished.append(request)
-        schedule_time, self._schedule_time = self._schedule_time + host_time() - started, 0.0
         self.recorder.on_step(output, result, finished, now, schedule_time)
+        if not self.scheduler.requests:
+            self.scheduler.check_idle()
         return output
+
+    def check_progress(self) -> None:
+        """Where `step` returned None and nobody is to come: raise RuntimeError if requests wait in vain."""
+        if self.scheduler.requests:
+            raise RuntimeError(
+                f"{type(self.scheduler).__name__} makes no round though {self.scheduler.num_waiting} requests "
+                "wait and nothing runs: its gate or chunk sizer refuses the first of them"
+            )
+
+    @contextmanager
+    def _dropping_rounds(self) -> Iterator[None]:
+        """Whatever ends a round early, Ctrl-C too, ends all in flight; their requests can run again."""
+        try:
+            yield
+        except BaseException:
+            rounds = list(self._inflight)
+            self._inflight.clear()
+            self.executor.shutdown()
+            self.scheduler.drop_rounds(rounds, self.clock.now())
+            raise
 
 
 def replay(
@@ -142,11 +165,7 @@ def replay(
                 on_round(output)
         elif arrival is not None:
             clock.sleep_until(arrival if time_limit is None else min(arrival, time_limit))
-        elif engine.has_unfinished_requests():
-            raise RuntimeError(
-                f"{type(engine.scheduler).__name__} makes no round though {engine.scheduler.num_waiting} requests "
-                "wait and nothing runs: its gate or chunk sizer refuses the first of them"
-            )
         else:
+            engine.check_progress()
             engine.scheduler.blocks.check_all_free()
             return

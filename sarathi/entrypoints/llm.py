@@ -68,7 +68,10 @@ class LLM:
         tokenizer = self.llm_engine.tokenizer
         if tokenizer is None:
             raise ValueError("chat: the model has no tokenizer here, so no chat template either")
-        prompts = [{"prompt": None, "prompt_token_ids": tokenizer.apply_chat_template(c)} for c in conversations]
+        prompts = [
+            {"prompt": None, "prompt_token_ids": tokenizer.apply_chat_template(conversation)}  # pyright: ignore[reportArgumentType]
+            for conversation in conversations
+        ]
         return self._run(prompts, sampling_params)
 
     def _run(
@@ -88,15 +91,21 @@ class LLM:
             llm_engine.make_request(**prompt, sampling_params=params)
             for prompt, params in zip(prompts, sampling_params, strict=True)
         ]
+        added: list[Request] = []
         try:
             for request in requests:
                 llm_engine.engine.add(request)
+                added.append(request)
             while llm_engine.engine.has_unfinished_requests():
                 llm_engine.run_round()
         except BaseException:  # Ctrl-C too: the next call starts with an empty engine
-            for request in requests:
+            for request in added:
                 llm_engine.abort_request(request.request_id)
                 llm_engine.outputs.forget(request)
             raise
         llm_engine.system.scheduler.blocks.check_all_free()
         return [llm_engine.outputs.make_output(request) for request in requests]
+
+    def shutdown(self) -> None:
+        """Write out the metrics, where a folder for them is set; the LLM cannot be used after it."""
+        self.llm_engine.shutdown()

@@ -5,12 +5,14 @@ Joins a system (scheduler, executor, clock), a tokenizer and a recorder; decides
 
 from __future__ import annotations
 
+import itertools
 import logging
+import numbers
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sarathi.config import SystemConfig
+from sarathi.config import SystemConfig, without_effect
 from sarathi.core.plan import SchedulerOutput
 from sarathi.engine.engine import Engine
 from sarathi.engine.outputs import OutputProcessor
@@ -37,6 +39,10 @@ class LLMEngine:
     def __init__(self, config: SystemConfig, parts: LocalParts | None = None) -> None:
         self.config = config
         self.system: System = build_system(config, parts=parts)
+        for notice in without_effect(config):
+            logger.warning("%s", notice)
+        if self.system.simulated:
+            logger.warning("rounds run on a simulated device (%s): times and tokens are made up", self.system.device)
         for note in self.system.notes:
             logger.info("%s", note)
         self.tokenizer = self.system.tokenizer
@@ -54,7 +60,8 @@ class LLMEngine:
             self.system.scheduler, self.system.executor, self.system.clock, recorder, stop_rule=self.outputs
         )
         self._refused: list[Request] = []
-        self._num_added = 0
+        self._numbers = itertools.count()
+        self._summary: dict[str, Any] | None = None  # once the record is closed
 
     @classmethod
     def from_system_config(cls, config: SystemConfig) -> LLMEngine:
@@ -114,8 +121,7 @@ class LLMEngine:
         token_ids = self._prompt_token_ids(prompt, prompt_token_ids)
         self._check_token_ids("SamplingParams.stop_token_ids", params.stop_token_ids)
         if seq_id is None:
-            seq_id = str(self._num_added)
-        self._num_added += 1
+            seq_id = str(next(i for i in self._numbers if str(i) not in self.system.scheduler.requests))
         return Request(
             seq_id,
             token_ids,
@@ -137,14 +143,20 @@ class LLMEngine:
 
     def step(self) -> list[RequestOutput]:
         """Run one round; the outputs of the requests that got a token or ended, with all they have so far."""
-        output = self.run_round()
         refused, self._refused = self._refused, []
+        output = self.run_round() if self.engine.has_unfinished_requests() else None
         changed = [*refused, *(() if output is None else _changed(output))]
         return [self.outputs.make_output(request) for request in changed]
 
     def run_round(self) -> SchedulerOutput | None:
-        """Run one round without making outputs; None if nothing could run."""
-        return self.engine.step()
+        """Run one round without making outputs.
+
+        Raises RuntimeError where requests wait and the scheduler's policies let none of them run.
+        """
+        output = self.engine.step()
+        if output is None:
+            self.engine.check_progress()
+        return output
 
     def has_unfinished_requests(self) -> bool:
         """Whether `step` still has something to do or to say."""
@@ -160,42 +172,53 @@ class LLMEngine:
     def plot_metrics(self) -> dict[str, Any]:
         """Close the record: write summary and plots into the replica's output_dir, and return the summary.
 
-        Rounds that run later are in no file. Raises ValueError where no output_dir is set.
+        Rounds that run later are in no file; asked again, it returns the same summary. Raises ValueError where no
+        output_dir is set.
         """
         directory = self.config.replica_config.output_dir
         if directory is None:
             raise ValueError("ReplicaConfig.output_dir: None is not allowed here; the folder to write plots into")
-        recorder, self._recorder = self._recorder, Recorder([], self.system.metadata(self.config))
-        self.engine.recorder = self._recorder
-        summary = recorder.close(self.engine.clock.now())
-        if self.config.metrics_config.plots:
+        recorder, is_open = self._recorder, self._summary is None
+        summary = self._close_record()
+        if is_open and self.config.metrics_config.plots:
             from sarathi.metrics.plots import plot_run
 
             plot_run(recorder.data(), Path(directory) / "plots")
         return summary
 
     def shutdown(self) -> None:
-        """End what runs; the engine cannot be used after it."""
+        """End what runs and write out the record; the engine cannot be used after it."""
         self.system.executor.shutdown()
+        self._close_record()
+
+    def _close_record(self) -> dict[str, Any]:
+        if self._summary is None:
+            unfinished = self.system.scheduler.requests.values()
+            self._summary = self._recorder.close(self.engine.clock.now(), unfinished)
+            self._recorder = self.engine.recorder = Recorder([], self.system.metadata(self.config))
+        return self._summary
 
     def _prompt_token_ids(self, prompt: str | None, token_ids: Sequence[int] | None) -> Sequence[int]:
         if token_ids is not None:
-            self._check_token_ids("prompt_token_ids", token_ids)
-            return token_ids
+            return self._check_token_ids("prompt_token_ids", token_ids)
         if not isinstance(prompt, str):
             raise ValueError(f"prompt: {prompt!r} is not allowed; text, or None with prompt_token_ids")
         if self.tokenizer is None:
-            raise ValueError(f"prompt: {self.system.model.name} has no tokenizer here; give prompt_token_ids")
+            where = "on a simulated device" if self.system.simulated else "here"
+            raise ValueError(f"prompt: {self.system.model.name} has no tokenizer {where}; give prompt_token_ids")
         return self.tokenizer.encode(prompt)
 
-    def _check_token_ids(self, name: str, token_ids: Sequence[int]) -> None:
+    def _check_token_ids(self, name: str, token_ids: Sequence[int]) -> list[int]:
+        """As a list of Python's own integers."""
         vocab_size = self.system.model.vocab_size
         for token_id in token_ids:
-            if not (isinstance(token_id, int) and 0 <= token_id < vocab_size):
+            is_integer = isinstance(token_id, numbers.Integral) and not isinstance(token_id, bool)
+            if not (is_integer and 0 <= token_id < vocab_size):
                 raise ValueError(f"{name}: {token_id!r} is not allowed; integers from 0 to {vocab_size - 1}")
+        return [int(token_id) for token_id in token_ids]
 
 
 def _changed(output: SchedulerOutput) -> list[Request]:
     """The round's requests that have got a token or ended: not those with more of their prompt to come."""
     requests = [*output.decodes, *(request for request, _ in output.prefills)]
-    return [r for r in requests if r.status.is_finished or not (r.num_inflight_steps or r.num_remaining_tokens > 1)]
+    return [r for r in requests if r.status.is_finished or not (r.num_inflight_steps or r.queue_entry)]

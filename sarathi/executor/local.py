@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from sarathi.config import EndpointConfig, LocalExecutorConfig
+from sarathi.config import BaseSchedulerConfig, EndpointConfig, LocalExecutorConfig
 from sarathi.core.plan import SchedulerOutput, StepResult
 from sarathi.errors import FieldError, FlagError
 from sarathi.request import TokenLogprobs
@@ -47,11 +47,13 @@ class LocalExecutor:
         batch = build_batch(output, self._seed)
         given = self.worker.execute(batch)
         token_ids = [NO_TOKEN] * batch.num_seqs
-        logprobs: list[TokenLogprobs | None] | None = None if given.logprobs is None else [None] * batch.num_seqs
-        for index, row in enumerate(batch.output_seqs.tolist()):
-            token_ids[row] = given.token_ids[index]
-            if logprobs is not None and given.logprobs is not None:
-                logprobs[row] = given.logprobs[index]
+        rows = batch.output_seqs.tolist()
+        for row, token_id in zip(rows, given.token_ids, strict=True):
+            token_ids[row] = token_id
+        logprobs: list[TokenLogprobs | None] | None = None
+        if given.logprobs is not None:
+            by_row = dict(zip(rows, given.logprobs, strict=True))
+            logprobs = [by_row.get(row) for row in range(batch.num_seqs)]
         self._results.append(StepResult(token_ids, given.execution_time, given.memory, logprobs))
 
     def wait(self, until: float | None = None) -> StepResult:
@@ -65,6 +67,7 @@ class LocalExecutor:
 class LocalParts:
     """A worker with its KV cache, and what the rest of a system has to know of it."""
 
+    config: EndpointConfig  # that the model was loaded with
     executor: LocalExecutor
     model: ModelShape
     tokenizer: Tokenizer | None  # None where the model comes without one
@@ -73,6 +76,12 @@ class LocalParts:
     device: str
     dtype_bytes: int
     notes: list[str]  # what was loaded, one line each
+
+
+def _longest_round(scheduler: BaseSchedulerConfig, max_num_seqs: int, max_len: int) -> int:
+    """Tokens that a round can have; of a scheduler without a token budget, those of one whole prompt."""
+    limits = [getattr(scheduler, name, None) for name in ("chunk_size", "high_chunk_size", "max_batched_tokens")]
+    return max(max_num_seqs, *(limit for limit in limits if limit), *(() if limits[0] else (max_len,)))
 
 
 # Whose flag a setting is that a worker refuses; the others are the model's.
@@ -113,12 +122,13 @@ def _build_local(config: EndpointConfig, max_num_seqs: int) -> LocalParts:
     )
     context = worker.shape.max_model_len
     longest = min(context, model.max_model_len or context)
-    longest_round = getattr(config.scheduler_config, "chunk_size", longest)  # else rounds of whole prompts
+    longest_round = _longest_round(config.scheduler_config, max_num_seqs, longest)
     num_blocks = worker.allocate_kv_cache(
         config.cache_config.num_gpu_blocks, max_num_seqs=max_num_seqs, max_num_tokens=longest_round, max_len=longest
     )
     worker.warm_up(longest_round)
     return LocalParts(
+        config=config,
         executor=LocalExecutor(worker, model.seed),
         model=worker.shape,
         tokenizer=tokenizer,

@@ -92,7 +92,8 @@ def _load_folder(path: Path) -> Tokenizer:
     backend: Any = AutoTokenizer.from_pretrained(path, local_files_only=True, use_fast=True)
     if not hasattr(backend, "backend_tokenizer"):
         raise FieldError("model", f"{path} has a tokenizer in Python only; one with a tokenizer.json is needed")
-    eos = eos_token_ids(path) or _ids(backend.eos_token_id)
+    # Chat models are often told their end of a turn by the tokenizer's files alone.
+    eos = dict.fromkeys((*eos_token_ids(path), *_ids(backend.eos_token_id)))
     return Tokenizer(backend.backend_tokenizer, eos, lambda: backend)
 
 

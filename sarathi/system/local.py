@@ -20,7 +20,11 @@ SHARED = ("model_config", "worker_config", "cache_config", "parallel_config", "e
 
 def local_device(config: EndpointConfig, parts: LocalParts | None) -> RoundDevice:
     """`parts` are those of `load_shared_parts`; None loads the model."""
-    parts = parts or _load(config, config.scheduler_config.max_num_seqs)
+    if parts is None:
+        parts = _load(config, config.scheduler_config.max_num_seqs)
+    for name in SHARED:
+        if getattr(parts.config, name) != getattr(config, name):
+            raise ValueError(f"parts: the model was loaded with another {name}: {getattr(parts.config, name)}")
     is_set = config.cache_config.num_gpu_blocks is not None
     return RoundDevice(
         name=parts.device,

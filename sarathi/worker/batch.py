@@ -15,6 +15,8 @@ import numpy as np
 from sarathi.core.plan import MemoryStats, SchedulerOutput
 from sarathi.request import Request, SamplingParams, TokenLogprobs
 
+_64_BITS = (1 << 64) - 1
+
 
 class SamplingInput(NamedTuple):
     """How one output token is drawn. Token ids are empty where no penalty needs them."""
@@ -118,9 +120,10 @@ def _is_plain(request: Request) -> bool:
 
 def _sampling_input(request: Request, seed: int) -> SamplingInput:
     params, tokens = request.sampling_params, request.output_token_ids
-    own_seed = params.seed
-    if own_seed is None:
-        own_seed = seed * 1_000_003 + request.sequence_number
+    if params.seed is not None:
+        own_seed = params.seed & _64_BITS
+    else:  # keys above all that a user can give
+        own_seed = (1 << 127) | ((seed & _64_BITS >> 1) << 64) | request.sequence_number
     return SamplingInput(
         params=params,
         seed=own_seed,

@@ -142,7 +142,8 @@ def _draw_again_outside_top_p(
     attempt = 0
     while left:
         likelier = probabilities.where(logits > logits.gather(-1, tokens[left][:, None]), 0)
-        outside = likelier.sum(-1) >= top_p
+        held = likelier.sum(-1)
+        outside = (held >= top_p) & (held > 0)  # the likeliest token is always inside, however small top_p is
         left = [i for i, is_outside in zip(left, outside.tolist(), strict=True) if is_outside]
         if left:
             attempt += 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -75,6 +76,8 @@ class Worker:
         self.utilization = gpu_memory_utilization
         self._available = self._available_memory()
         self._weight_bytes = self.shape.weight_bytes(dtype_bytes=self.dtype.itemsize)
+        if self.architecture.tied_embeddings and self.device.type == "cpu":  # the packed LM head is a copy
+            self._weight_bytes += self.shape.embedding_params() * self.dtype.itemsize
         if self._weight_bytes > self._available:
             raise FieldError(
                 "model",
@@ -121,18 +124,19 @@ class Worker:
             if num_blocks < 1:
                 raise FieldError(
                     "gpu_memory_utilization",
-                    f"{self.utilization:g} of the {self._available / GIB:.2f} GiB available leaves no KV block: weights "
-                    f"take {self._weight_bytes / GIB:.2f} GiB, activations {activations / GIB:.2f} GiB and a block "
-                    f"{self.block_bytes / GIB:.4f} GiB; raise it, or take a smaller model, chunk_size or max_num_seqs",
+                    f"{self.utilization:g} of the {self._available / GIB:.2f} GiB available leaves no KV block: "
+                    f"weights take {self._weight_bytes / GIB:.2f} GiB, activations {activations / GIB:.2f} GiB and a "
+                    f"block {self.block_bytes / GIB:.4f} GiB; raise it, or take a smaller model, chunk_size or "
+                    "max_num_seqs",
                 )
         size = num_blocks * self.block_bytes
         free = self._available - self._weight_bytes - activations
         if size > free:
             raise FieldError(
                 "num_gpu_blocks",
-                f"{num_blocks} blocks of {self.block_size} tokens need {size / GIB:.2f} GiB; {max(0, free) / GIB:.2f} GiB "
-                f"are left beside weights and activations; at most {max(0, free) // self.block_bytes}, or a smaller "
-                "block_size or dtype",
+                f"{num_blocks} blocks of {self.block_size} tokens need {size / GIB:.2f} GiB; {max(0, free) / GIB:.2f} "
+                f"GiB are left beside weights and activations; at most {max(0, free) // self.block_bytes}, or a "
+                "smaller block_size or dtype",
             )
         shape = self.shape
         pages = (num_blocks, 2, shape.num_kv_heads, self.block_size, shape.head_dim)
@@ -158,6 +162,8 @@ class Worker:
         started = time.perf_counter()
         logits = self.forward(batch)
         token_ids, logprobs = self._sampler.sample(logits, batch.sampling) if len(logits) else ([], None)
+        if self.device.type == "cuda":  # else a round that gives no token would seem to take no time
+            torch.cuda.synchronize(self.device)
         return WorkerOutput(token_ids, logprobs, time.perf_counter() - started, self._memory.stats())
 
     def warm_up(self, max_num_tokens: int) -> None:
