@@ -7,6 +7,7 @@ knows about queues, executors or clocks.
 from __future__ import annotations
 
 import enum
+import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -67,7 +68,8 @@ class SamplingParams:
         for name, is_allowed, allowed in _SAMPLING_RULES:
             value = getattr(self, name)
             try:
-                ok = not isinstance(value, bool) and is_allowed(value)
+                is_one = value is None or isinstance(value, (numbers.Real, tuple))  # no array, whose answer is one too
+                ok = is_one and not isinstance(value, bool) and is_allowed(value)
             except TypeError:
                 ok = False
             if not ok:
@@ -111,7 +113,7 @@ _SAMPLING_RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 
 def _tuple(value: Any) -> Any:
     """None and lists as tuples; what is neither is left for the rules to refuse."""
-    return () if value is None else tuple(value) if isinstance(value, (list, tuple, set, frozenset)) else value
+    return () if value is None else tuple(value) if isinstance(value, (list, tuple, set, frozenset, range)) else value
 
 
 def _is_int(value: object) -> bool:

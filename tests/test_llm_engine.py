@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -309,3 +310,46 @@ def test_a_simulated_device_says_so(caplog: pytest.LogCaptureFixture) -> None:
         llm.generate(["text"])
     (output,) = llm.generate([[1, 2]], params(max_tokens=3))
     assert len(output.token_ids) == 3
+
+
+def test_prompts_in_the_forms_that_people_have(llm: LLM) -> None:
+    expected = llm.generate([[1, 2, 3]], params())[0].token_ids
+    for prompts in (
+        [1, 2, 3],
+        (1, 2, 3),
+        np.array([1, 2, 3]),
+        np.array([[1, 2, 3]]),
+        [np.array([1, 2, 3])],
+        [range(1, 4)],
+    ):
+        (output,) = llm.generate(prompts, params())
+        assert output.token_ids == expected
+    assert llm.generate([], params()) == []
+    for prompts in (None, 5, {"prompt": "x"}, {1, 2}, [1.5], [None], [[1], 2], [[[1]]]):
+        with pytest.raises(ValueError, match=r"prompt.*: .* is not allowed"):
+            llm.generate(prompts, params())  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"sampling_params": "greedy"}, "sampling_params"),
+        ({"seq_id": []}, "seq_id"),
+        ({"arrival_time": "now"}, "arrival_time"),
+        ({"arrival_time": -1e308}, "arrival_time"),
+        ({"sampling_params": SamplingParams(min_tokens=1, stop_token_ids=range(VOCAB))}, "SamplingParams.min_tokens"),
+    ],
+)
+def test_arguments_of_the_wrong_kind(llm: LLM, arguments: dict, name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name}: "):
+        llm.llm_engine.add_request(None, prompt_token_ids=[1], **arguments)
+    assert not llm.llm_engine.abort_request([])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="sampling_params: 5 is not allowed"):
+        llm.generate([[1]], 5)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("value", [np.array(0.5), np.array([0.5]), "0.5", True, float("nan")])
+def test_numbers_of_the_wrong_kind(value: object) -> None:
+    for name in ("temperature", "top_p", "min_p"):
+        with pytest.raises(ValueError, match=f"SamplingParams.{name}: "):
+            SamplingParams(**{name: value})  # pyright: ignore[reportArgumentType]

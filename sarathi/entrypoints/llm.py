@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from sarathi.config import system_config_from
 from sarathi.entrypoints.llm_engine import LLMEngine
+from sarathi.errors import shown
 from sarathi.request import Request, RequestOutput, SamplingParams
 
 if TYPE_CHECKING:
@@ -43,12 +45,10 @@ class LLM:
 
         A prompt that can never run gives an output with finish_reason "ignored" and its reason in `error`.
         """
-        if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
-            prompts = [prompts]  # pyright: ignore[reportAssignmentType]
         return self._run(
             [
                 {"prompt": prompt} if isinstance(prompt, str) else {"prompt": None, "prompt_token_ids": prompt}
-                for prompt in prompts
+                for prompt in _listed(prompts)
             ],
             sampling_params,
         )
@@ -63,6 +63,10 @@ class LLM:
         The prompt is what the model's chat template makes of it, with the start of an answer at its end.
         Raises ValueError for a model without a chat template.
         """
+        if not isinstance(conversations, (list, tuple)):
+            raise ValueError(
+                f"chat: {shown(conversations)} is not allowed; a list of messages, or a list of such lists"
+            )
         if conversations and isinstance(conversations[0], Mapping):
             conversations = [conversations]  # pyright: ignore[reportAssignmentType]  # now a list of lists
         tokenizer = self.llm_engine.tokenizer
@@ -81,6 +85,10 @@ class LLM:
     ) -> list[RequestOutput]:
         if isinstance(sampling_params, SamplingParams) or sampling_params is None:
             sampling_params = [sampling_params or SamplingParams()] * len(prompts)
+        if not isinstance(sampling_params, (list, tuple)):
+            raise ValueError(
+                f"sampling_params: {shown(sampling_params)} is not allowed; SamplingParams, or a list of them"
+            )
         if len(sampling_params) != len(prompts):
             raise ValueError(
                 f"sampling_params: {len(sampling_params)} for {len(prompts)} prompts; one for all, or one for each"
@@ -109,3 +117,14 @@ class LLM:
     def shutdown(self) -> None:
         """Write out the metrics, where a folder for them is set; the LLM cannot be used after it."""
         self.llm_engine.shutdown()
+
+
+def _listed(prompts: Any) -> Sequence[Prompt]:
+    """One prompt, a text or a list of token ids, as a list of one."""
+    if hasattr(prompts, "tolist"):  # arrays of numpy and torch
+        prompts = prompts.tolist()
+    if isinstance(prompts, str):
+        return [prompts]
+    if isinstance(prompts, (list, tuple)):
+        return [prompts] if prompts and isinstance(prompts[0], Integral) else prompts
+    raise ValueError(f"prompts: {shown(prompts)} is not allowed; a text or a list of token ids, or a list of such")

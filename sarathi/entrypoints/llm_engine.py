@@ -16,6 +16,7 @@ from sarathi.config import SystemConfig, without_effect
 from sarathi.core.plan import SchedulerOutput
 from sarathi.engine.engine import Engine
 from sarathi.engine.outputs import OutputProcessor
+from sarathi.errors import shown
 from sarathi.metrics.chrome_trace import ChromeTrace
 from sarathi.metrics.recorder import Recorder
 from sarathi.metrics.sinks import CsvSink, Sink
@@ -111,15 +112,21 @@ class LLMEngine:
         tenant: str = "",
     ) -> Request:
         """The request that `add_request` queues."""
-        params = sampling_params or SamplingParams()
+        params = SamplingParams() if sampling_params is None else sampling_params
+        if not isinstance(params, SamplingParams):
+            raise ValueError(f"sampling_params: {shown(params)} is not allowed; SamplingParams or None")
+        if not (seq_id is None or isinstance(seq_id, str)):
+            raise ValueError(f"seq_id: {shown(seq_id)} is not allowed; text or None")
         now = self.engine.clock.now()
-        if arrival_time is not None and not arrival_time <= now:
-            allowed = f"a time in seconds of the engine's clock, at most now ({now:.3f}), or None for now"
-            raise ValueError(f"arrival_time: {arrival_time!r} is not allowed; {allowed}")
+        if arrival_time is not None and not (isinstance(arrival_time, numbers.Real) and 0 <= arrival_time <= now):
+            allowed = f"seconds of the engine's clock, from 0 to now ({now:.3f}), or None for now"
+            raise ValueError(f"arrival_time: {shown(arrival_time)} is not allowed; {allowed}")
         if params.stop and self.tokenizer is None:
             raise ValueError(f"SamplingParams.stop: {self.system.model.name} has no tokenizer here to find text with")
         token_ids = self._prompt_token_ids(prompt, prompt_token_ids)
-        self._check_token_ids("SamplingParams.stop_token_ids", params.stop_token_ids)
+        stops = self._check_token_ids("SamplingParams.stop_token_ids", params.stop_token_ids)
+        if params.min_tokens and len({*stops, *self.system.eos_token_ids}) >= self.system.model.vocab_size:
+            raise ValueError("SamplingParams.min_tokens: not allowed where every token is a stop token")
         if seq_id is None:
             seq_id = str(next(i for i in self._numbers if str(i) not in self.system.scheduler.requests))
         return Request(
@@ -135,7 +142,7 @@ class LLMEngine:
 
     def abort_request(self, seq_id: str) -> bool:
         """End a request now, whatever it does; False if no unfinished one has that id. No output follows."""
-        request = self.system.scheduler.requests.get(seq_id)
+        request = self.system.scheduler.requests.get(seq_id) if isinstance(seq_id, str) else None
         if request is None or not self.engine.abort(seq_id):
             return False
         self.outputs.forget(request)
@@ -202,7 +209,7 @@ class LLMEngine:
         if token_ids is not None:
             return self._check_token_ids("prompt_token_ids", token_ids)
         if not isinstance(prompt, str):
-            raise ValueError(f"prompt: {prompt!r} is not allowed; text, or None with prompt_token_ids")
+            raise ValueError(f"prompt: {shown(prompt)} is not allowed; text, or None with prompt_token_ids")
         if self.tokenizer is None:
             where = "on a simulated device" if self.system.simulated else "here"
             raise ValueError(f"prompt: {self.system.model.name} has no tokenizer {where}; give prompt_token_ids")
@@ -211,10 +218,14 @@ class LLMEngine:
     def _check_token_ids(self, name: str, token_ids: Sequence[int]) -> list[int]:
         """As a list of Python's own integers."""
         vocab_size = self.system.model.vocab_size
+        if hasattr(token_ids, "tolist"):  # arrays of numpy and torch
+            token_ids = token_ids.tolist()  # pyright: ignore[reportAttributeAccessIssue]
+        if not isinstance(token_ids, (list, tuple, range)):
+            raise ValueError(f"{name}: {shown(token_ids)} is not allowed; a list of token ids")
         for token_id in token_ids:
             is_integer = isinstance(token_id, numbers.Integral) and not isinstance(token_id, bool)
-            if not (is_integer and 0 <= token_id < vocab_size):
-                raise ValueError(f"{name}: {token_id!r} is not allowed; integers from 0 to {vocab_size - 1}")
+            if not (is_integer and 0 <= int(token_id) < vocab_size):
+                raise ValueError(f"{name}: {shown(token_id)} is not allowed; integers from 0 to {vocab_size - 1}")
         return [int(token_id) for token_id in token_ids]
 
 

@@ -21,6 +21,8 @@ ROPE_TYPES = ("default", "linear", "llama3")
 _MOE = ("mixtral", "qwen3_moe")
 _QK_NORM = ("qwen3", "qwen3_moe")
 
+MAX_SIZE, MAX_LAYERS = 10**9, 10**4  # of any size in a config.json, and of its layers
+
 
 @dataclass(frozen=True)
 class Rope:
@@ -96,6 +98,8 @@ class Architecture:
                 _refuse(where, name, config[name], f"only {in_every_layer}: experts in every layer")
         hidden_size = _integer(config, where, "hidden_size")
         num_layers = _integer(config, where, "num_hidden_layers")
+        if num_layers > MAX_LAYERS:
+            _refuse(where, "num_hidden_layers", num_layers, f"at most {MAX_LAYERS:,}")
         num_heads, num_kv_heads, head_dim = _heads(config, where, hidden_size)
         width = _integer(config, where, "moe_intermediate_size" if family == "qwen3_moe" else "intermediate_size")
         num_experts, experts_per_token = _experts(config, where, family)
@@ -195,7 +199,7 @@ def _integer(config: Mapping[str, Any], where: str, *names: str, default: int | 
     for name in names:
         value = config.get(name)
         if value is not None:
-            if type(value) is not int or value < 1:
+            if type(value) is not int or not 1 <= value <= MAX_SIZE:
                 _refuse(where, name, value, "an integer of at least 1")
             return value
     if default is None:

@@ -58,6 +58,8 @@ class Tokenizer:
         """
         if not self.backend.chat_template:
             raise ValueError("chat: the model has no chat template")
+        if not isinstance(messages, (list, tuple)):
+            raise ValueError(f"chat: {shown(messages)} is not allowed; a list of messages")
         for message in messages:
             if not (isinstance(message, Mapping) and "role" in message and "content" in message):
                 raise ValueError(f"chat: {shown(message)} is not allowed; messages with role and content")
