@@ -107,6 +107,6 @@ $(ENGINE_STAMP): $(STAMP)
 	@touch $@
 
 $(PREDICTOR_STAMP): $(STAMP)
-	@echo "Installing torch and scikit-learn (a minute, once) ..."
+	@echo "Installing what training predictors needs (a minute, once) ..."
 	@$(PIP) --no-build-isolation --editable '.[predictor]'
 	@touch $@

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import shutil
 import sys
 import tempfile
@@ -47,7 +48,11 @@ def export_model(model: str, folder: Path, *, dtype: str = "float32", load_forma
         _write_weights(partial, checkpoint, getattr(torch, dtype))
         if (tokenizer := load_tokenizer(model)) is not None:
             tokenizer.backend.save_pretrained(partial)
-        partial.chmod(0o755)
+        umask = os.umask(0)
+        os.umask(umask)
+        partial.chmod(0o777 & ~umask)
+        for file in partial.iterdir():
+            file.chmod(0o666 & ~umask)
         if folder.exists():
             folder.rmdir()
         partial.rename(folder)

@@ -33,14 +33,15 @@ def _used_in_group() -> int:
 class HostMemory:
     """Memory statistics of this process on a CPU, under the names that a GPU's have.
 
-    used: resident memory; free: what the machine has available; allocated: weights and KV pool; reserved: the most
-    that was resident so far. All in MB (10^6 bytes).
+    used: resident memory; free: what the machine has available; allocated: weights and KV pool; reserved: the same,
+    or the most that was resident so far where that is more. The KV pool counts whole, though the system gives its pages
+    only as they are used. All in MB (10^6 bytes).
     """
 
     def __init__(self, allocated_bytes: int) -> None:
         self._process = psutil.Process()
         self._allocated_mb = allocated_bytes / 1e6
-        self._peak_mb = 0.0
+        self._peak_mb = self._allocated_mb
 
     def stats(self) -> MemoryStats:
         used_mb = self._process.memory_info().rss / 1e6
