@@ -173,13 +173,15 @@ def test_a_batch_with_a_bad_prompt_queues_none_of_it(llm: LLM) -> None:
         ),
         ({"num_gpu_blocks": 2, "max_model_len": 200}, "model_config_max_model_len: 200 does not fit"),
         ({"chunk": 3}, "chunk: unknown setting"),
+        ({"chunk_size": 10**9}, "rounds of 1,000,000,000 tokens .* need .* GiB for activations"),
+        ({"output_dir": "/proc/nowhere"}, "output_dir: cannot write to /proc/nowhere"),
         ({"scheduler": "fastest"}, "fastest"),
         ({"dtype": "float8"}, "dtype"),
     ],
 )
 def test_settings_that_make_no_sense(folder: Path, settings: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        real.make_llm(folder, 32, **settings)
+        real.make_llm(folder, **({"chunk_size": 32} | settings))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

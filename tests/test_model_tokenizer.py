@@ -301,3 +301,10 @@ def test_tokenizers_that_cannot_be_read(folder: Path, tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(FieldError, match=r"lacks the metadata tokenizer\.ggml\.merges"):
         load_tokenizer(str(tiny_gguf(tmp_path / "c.gguf", **{"ggml.merges": None})))
+
+
+def test_text_that_is_none() -> None:
+    tokenizer = load_tokenizer("smollm2")
+    assert tokenizer is not None
+    with pytest.raises(ValueError, match="prompt: not allowed; a surrogate without its half at character 1"):
+        tokenizer.encode("a\ud800")

@@ -16,7 +16,7 @@ from sarathi.config import SystemConfig, without_effect
 from sarathi.core.plan import SchedulerOutput
 from sarathi.engine.engine import Engine
 from sarathi.engine.outputs import OutputProcessor
-from sarathi.errors import shown
+from sarathi.errors import FieldError, shown
 from sarathi.metrics.chrome_trace import ChromeTrace
 from sarathi.metrics.recorder import Recorder
 from sarathi.metrics.sinks import CsvSink, Sink
@@ -39,6 +39,12 @@ class LLMEngine:
 
     def __init__(self, config: SystemConfig, parts: LocalParts | None = None) -> None:
         self.config = config
+        directory = config.replica_config.output_dir if config.metrics_config.write_metrics else None
+        if directory is not None:  # before a model is loaded for nothing
+            try:
+                Path(directory).mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise FieldError("output_dir", f"cannot write to {directory} ({error.strerror or error})") from error
         self.system: System = build_system(config, parts=parts)
         for notice in without_effect(config):
             logger.warning("%s", notice)
@@ -49,9 +55,7 @@ class LLMEngine:
         self.tokenizer = self.system.tokenizer
         self.outputs = OutputProcessor(self.tokenizer)
         sinks: list[Sink] = []
-        directory = config.replica_config.output_dir
-        if config.metrics_config.write_metrics and directory is not None:
-            Path(directory).mkdir(parents=True, exist_ok=True)
+        if directory is not None:
             sinks.append(CsvSink(Path(directory)))
             if config.metrics_config.enable_chrome_trace:
                 sinks.append(ChromeTrace(Path(directory) / "chrome_trace.json"))

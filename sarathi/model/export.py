@@ -35,6 +35,7 @@ def export_model(model: str, folder: Path, *, dtype: str = "float32", load_forma
     from sarathi.model.checkpoint import find_model, open_checkpoint
     from sarathi.model.tokenizer import load_tokenizer
 
+    folder = folder.resolve()  # "." and links are renamed over as what they stand for
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FieldError("folder", f"{folder} is there already; a new or an empty folder")
     checkpoint = open_checkpoint(model, load_format, seed)

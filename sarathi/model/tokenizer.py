@@ -45,6 +45,10 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids; special tokens around the text are those that the model was trained with."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"prompt: not allowed; a surrogate without its half at character {error.start}") from None
         return self._fast.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:

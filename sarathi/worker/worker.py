@@ -131,6 +131,13 @@ class Worker:
                 )
         size = num_blocks * self.block_bytes
         free = self._available - self._weight_bytes - activations
+        if free < self.block_bytes:
+            raise FieldError(
+                "model",
+                f"rounds of {max_num_tokens:,} tokens and {max_num_seqs:,} sequences need {activations / GIB:.2f} GiB "
+                f"for activations, weights {self._weight_bytes / GIB:.2f} GiB; {self._available / GIB:.2f} GiB are "
+                "available; take a smaller chunk_size, max_num_seqs or model",
+            )
         if size > free:
             raise FieldError(
                 "num_gpu_blocks",
