@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import shutil
 import sys
@@ -13,13 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sarathi.config.setting import MAX_SEED
+
 DTYPES = ("float32", "bfloat16", "float16")
 MAX_SHARD_BYTES = 5 * 10**9
 _OF_OLD_WEIGHTS = ("dtype", "torch_dtype")  # in config.json
-MAX_SEED = 2**32 - 1
 INTERRUPTED, BAD_SETTING, CANNOT_WRITE = 130, 2, 1
-
-logger = logging.getLogger(__name__)
 
 
 def export_model(model: str, folder: Path, *, dtype: str = "float32", load_format: str = "auto", seed: int = 0) -> None:
