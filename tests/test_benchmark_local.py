@@ -21,8 +21,9 @@ from sarathi.benchmark.build import build_workload, requests_of
 from sarathi.benchmark.system import build_system
 from sarathi.config import BenchmarkConfig, ChunkedSchedulerConfig, parse_args
 from tests.fake_local import NUM_SPECIAL, FakeLoader, FakeTokenizer
+from tests.simulate import NO_VIEWS
 
-LOCAL = ("--executor_config_type=LOCAL", "--model_config_model=smollm2", "--no-metrics_config_plots")
+LOCAL = ("--executor_config_type=LOCAL", "--model_config_model=smollm2", *NO_VIEWS)
 FIXED = (
     "--request_generator_config_type=SYNTHETIC",
     "--synthetic_request_generator_config_num_requests=12",
@@ -64,7 +65,7 @@ def sharegpt(file: Path, *flags: str) -> list[str]:
 def test_a_run_leaves_the_same_files_as_a_simulated_one(tmp_path, loader, capsys) -> None:
     assert benchmark_main.main([*LOCAL, *FIXED, f"--output_dir={tmp_path / 'out'}"]) == 0
     (directory,) = (tmp_path / "out").iterdir()
-    names = {"config.yaml", "requests.csv", "rounds.csv", "summary.json", "requests.json"}
+    names = {"config.yaml", "requests.csv", "rounds.csv", "summary.json", "requests.json", "token_gaps.csv"}
     assert {path.name for path in directory.iterdir()} == names
     summary = json.loads((directory / "summary.json").read_text())
     said = {name: summary[name] for name in ("simulated", "device", "engine_profile", "jitter", "dtype_bytes", "model")}
@@ -109,7 +110,7 @@ def test_prompts_are_the_conversations_in_the_models_own_tokens(turns_file, load
     assert [(spec.num_prompt_tokens, spec.num_output_tokens) for spec in workload.requests] == [
         (len(prompt), len(answer)) for prompt, answer in TURNS
     ]
-    requests = list(requests_of(workload))
+    requests = list(requests_of(workload, config.slo_config))
     assert [request.prompt_token_ids for request in requests] == [encode(p, add_special_tokens=False) for p, _ in TURNS]
     params = requests[0].sampling_params
     assert params.ignore_eos and params.is_greedy and params.max_tokens == len(TURNS[0][1])

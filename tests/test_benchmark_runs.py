@@ -23,6 +23,7 @@ from sarathi.benchmark.progress import progress_bar
 from sarathi.benchmark.runner import run_benchmark
 from sarathi.benchmark.system import build_system
 from sarathi.config import SCHEDULER_CONFIGS, parse_args
+from tests.simulate import NO_VIEWS
 
 SMALL = (
     "--request_generator_config_type=SYNTHETIC",
@@ -59,6 +60,7 @@ def test_a_run_leaves_its_files(tmp_path, capsys):
     names = {path.name for path in directory.iterdir()}
     assert names == {
         "config.yaml", "requests.csv", "rounds.csv", "summary.json", "requests.json", "chrome_trace.json", "plots",
+        "token_gaps.csv", "report.html",
     }  # fmt: skip
     summary = json.loads((directory / "summary.json").read_text())
     assert summary["num_finished"] == 30 and summary["simulated"] is True and summary["device"] == "rtx_4090"
@@ -78,7 +80,7 @@ def test_a_run_leaves_its_files(tmp_path, capsys):
 
 
 def test_config_yaml_gives_the_same_run_again(tmp_path):
-    first = run_main(tmp_path / "a", *SMALL, "--scheduler_config_type=AGING", "--seed=7", "--no-metrics_config_plots")
+    first = run_main(tmp_path / "a", *SMALL, "--scheduler_config_type=AGING", "--seed=7", *NO_VIEWS)
     again = run_main(tmp_path / "b", f"--config={first / 'config.yaml'}")
     for name in ("requests.csv", "rounds.csv"):
         assert (first / name).read_bytes() == (again / name).read_bytes()
@@ -89,7 +91,7 @@ def test_same_seed_same_decisions_across_processes(tmp_path):
     digests = []
     for hash_seed, seed in (("1", "5"), ("2", "5"), ("3", "6")):
         output_dir = tmp_path / f"{hash_seed}"
-        flags = [*SMALL, "--simulated_executor_config_jitter=0.05", f"--seed={seed}", "--no-metrics_config_plots"]
+        flags = [*SMALL, "--simulated_executor_config_jitter=0.05", f"--seed={seed}", *NO_VIEWS]
         command = [sys.executable, "-m", "sarathi.benchmark.main", *flags, f"--output_dir={output_dir}"]
         subprocess.run(command, env={"PYTHONHASHSEED": hash_seed, "PATH": ""}, check=True, capture_output=True)
         directory = max(output_dir.iterdir())
@@ -100,7 +102,7 @@ def test_same_seed_same_decisions_across_processes(tmp_path):
 def test_the_main_job_imports_no_heavy_package(tmp_path):
     program = (
         "import sys; from sarathi.benchmark.main import main\n"
-        f"main({[*SMALL, f'--output_dir={tmp_path}', '--no-metrics_config_plots']!r})\n"
+        f"main({[*SMALL, f'--output_dir={tmp_path}', *NO_VIEWS]!r})\n"
         "print([m for m in ('torch', 'ray', 'wandb', 'pandas', 'matplotlib', 'tiktoken') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
@@ -217,9 +219,9 @@ BAD = [
     (
         "--executor_config_type=LOCAL --model_config_load_format=npcache",
         "model_config_load_format",
-        "'npcache' cannot be read; one of auto, safetensors, gguf, dummy",
+        "'npcache' cannot be read; one of auto, safetensors, pt, gguf, dummy",
     ),
-    ("--num_replicas=2", "num_replicas", "2 is not supported yet"),
+    ("--executor_config_type=LOCAL --num_replicas=2", "num_replicas", "2 is not allowed; only 1 works with"),
     ("--config=", "config", "cannot read ''"),
     ("--model_config_model=\udcff", "model_config_model", r"'\udcff' is not allowed; text without NUL"),
     *(
@@ -343,7 +345,7 @@ def test_a_replayed_trace_takes_all_its_settings(tmp_path):
 
 def test_measured_rounds_replace_the_formula(tmp_path):
     """Record on one device, replay another run from its rounds.csv: the times come out alike."""
-    recorded = run_main(tmp_path, *SMALL, "--simulated_executor_config_device=h100", "--no-metrics_config_plots")
+    recorded = run_main(tmp_path, *SMALL, "--simulated_executor_config_device=h100", *NO_VIEWS)
     from_formula = json.loads((recorded / "summary.json").read_text())
     from_table = summary_of(*SMALL, f"--simulated_executor_config_rounds_file={recorded / 'rounds.csv'}")
     assert from_table["request_e2e_time"]["mean"] == pytest.approx(from_formula["request_e2e_time"]["mean"], rel=0.1)
@@ -396,6 +398,7 @@ def test_aging_leaves_tpot_alone():
 
 CRASHING = """
 from sarathi.core.scheduler import BaseScheduler
+from tests.simulate import NO_VIEWS
 class Crashing(BaseScheduler):
     def schedule(self, now):
         if now > 0.5:
@@ -487,7 +490,7 @@ def test_commands_import_nothing_heavy_before_they_watch_for_ctrl_c(module):
 
 @pytest.mark.parametrize(("closed", "status"), [("2>&-", 0), (">&- 2>&-", 0), ("2>&- --seed=-1", 2), (">/dev/full", 1)])
 def test_closed_and_full_outputs(closed, status, tmp_path):
-    flags = [*SMALL, "--no-metrics_config_plots", f"--output_dir={tmp_path / 'out'}"]
+    flags = [*SMALL, *NO_VIEWS, f"--output_dir={tmp_path / 'out'}"]
     shell = f"{shlex.join([sys.executable, '-m', 'sarathi.benchmark.main', *flags])} {closed}"
     done = subprocess.run(shell, shell=True, capture_output=True, text=True, timeout=60, env=BUFFERED)
     assert done.returncode == status
@@ -512,7 +515,7 @@ TWELVE = "--sharegpt_request_generator_config_num_requests=12"
 
 
 def test_shootout_runs_every_scheduler(tmp_path, capsys):
-    assert shootout.main([TWELVE, f"--output_dir={tmp_path}", "--no-metrics_config_plots"]) == 0
+    assert shootout.main([TWELVE, f"--output_dir={tmp_path}", *NO_VIEWS]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in SCHEDULER_CONFIGS)
     assert all(path.is_dir() for path in tmp_path.iterdir())  # no comparison.png

@@ -82,7 +82,11 @@ def test_system_config_of_a_benchmark_keeps_every_component() -> None:
         ),
         (c.TraceRequestGeneratorConfig, {}, "trace_file: a CSV file with columns arrived_at (seconds), num_prefill"),
         (c.TraceRequestLengthGeneratorConfig, {}, "trace_file: a CSV file with columns num_prefill_tokens, num_decode"),
-        (c.BenchmarkConfig, {"num_replicas": 2}, "num_replicas: 2 is not supported yet; only 1 works so far"),
+        (c.BenchmarkConfig, {"num_replicas": 0}, "num_replicas: 0 is not allowed; an integer of at least 1 and at most"),
+        (c.SloConfig, {"ttft": 0}, "SloConfig.ttft: 0.0 is not allowed; a number above 0"),
+        (c.SloConfig, {"classes": {"a": {"e2e": 1}}}, "SloConfig.classes: {'a': {'e2e': 1}} is not allowed; tenants with"),
+        (c.SloConfig, {"classes": {"a": {"ttft": -1}}}, "SloConfig.classes: {'a': {'ttft': -1}} is not allowed; tenants with"),
+        (c.SloConfig, {"classes": {"a": 1}}, "SloConfig.classes: {'a': 1} is not allowed; tenants with"),
         (c.CustomSchedulerConfig, {"class_path": "MyScheduler"}, "class_path: 'MyScheduler' is not allowed"),
     ],
 )
@@ -161,7 +165,7 @@ def test_a_setting_that_nothing_reads_says_that_it_has_no_effect() -> None:
     assert {name for name, has_effect in settings if has_effect and name not in read} == set()
     assert {name for name, has_effect in settings if not has_effect} >= {
         "load_format", "trust_remote_code", "revision", "download_dir", "attention_backend", "resource_mapping",
-        "keep_individual_batch_metrics", "wandb_project",
+        "keep_individual_batch_metrics",
     }  # fmt: skip
 
 

@@ -90,7 +90,7 @@ def test_each_upstream_flag_parses(flag: str) -> None:
         "auto",
         "FLASHINFER",
         "info",
-        "[[]]",
+        '[[["node", 0]]]',
         "SARATHI",
         "SYNTHETIC",
         "FIXED",
@@ -230,19 +230,20 @@ P = "--request_generator_config_type SYNTHETIC --poisson_request_interval_genera
         ("--scheduler_config_type FIFO", "--scheduler_config_type: 'FIFO' is not known; one of SARATHI, AGING, SPF, "),
         ("--scheduler_config_type my-module.X", "--custom_scheduler_config_class_path: 'my-module.X' is not allowed"),
         ("--executor_config_type RAY", "--executor_config_type: 'RAY' is not available yet; one of AUTO, SIMULATED"),
-        ("--interval_generator_config_type GAMMA", "--interval_generator_config_type: 'GAMMA' is not available yet; "),
-        ("--interval_generator_config_type TRACE", "--interval_generator_config_type: 'TRACE' is not available yet; "),
-        ("--length_generator_config_type ZIPF", "--length_generator_config_type: 'ZIPF' is not available yet; one of"),
-        ("--length_generator_config_type UNIFORM", "--length_generator_config_type: 'UNIFORM' is not available yet; "),
-        ("--num_replicas 2", "--num_replicas: 2 is not supported yet; only 1 works so far"),
+        (
+            "--interval_generator_config_type TRACE",
+            "--trace_request_interval_generator_config_trace_file: a CSV file with a column arrival_time (dates and ",
+        ),
+        ("--routing_config_type NEAREST", "--routing_config_type: 'NEAREST' is not known; one of ROUND_ROBIN, LEAST"),
         ("--num_replicas 0", "--num_replicas: 0 is not allowed; an integer of at least 1"),
         (
             "--request_generator_config_type TRACE --trace_request_generator_config_trace_file no/such.csv",
             "--trace_request_generator_config_trace_file: 'no/such.csv' is not a file",
         ),
         (
-            "--request_generator_config_type TRACE --trace_request_generator_config_date 2023-08-21",
-            "--trace_request_generator_config_date: '2023-08-21' is not supported yet; only null works so far",
+            "--request_generator_config_type TRACE --trace_request_generator_config_trace_file setup.py "
+            "--trace_request_generator_config_date 21.08.2023",
+            "--trace_request_generator_config_date: '21.08.2023' is not allowed; a date like 2023-08-21",
         ),
         (
             "--request_generator_config_type TRACE",
@@ -268,7 +269,7 @@ def test_bad_values_are_one_line_that_names_the_flag(
 def test_settings_without_effect_are_said(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         flags = """--orca_scheduler_config_max_num_seqs 5 --length_generator_config_type FIXED
-            --poisson_request_interval_generator_config_qps 3 --metrics_config_wandb_project mine
+            --poisson_request_interval_generator_config_qps 3 --metrics_config_wandb_group mine
             --metrics_config_keep_individual_batch_metrics --model_config_seed 3 --model_config_load_format auto"""
         config = c.parse_args(flags.split())
     assert [record.getMessage() for record in caplog.records] == [
@@ -276,10 +277,10 @@ def test_settings_without_effect_are_said(caplog: pytest.LogCaptureFixture) -> N
         "no effect with --request_generator_config_type SHAREGPT: --length_generator_config_type",
         "no effect with --interval_generator_config_type STATIC: --poisson_request_interval_generator_config_qps",
         "--model_config_seed has no effect: the simulated device loads no model",
-        "--metrics_config_wandb_project has no effect: not available yet",
+        "--metrics_config_wandb_group has no effect without --metrics_config_wandb_project",
         "--metrics_config_keep_individual_batch_metrics has no effect: rounds.csv always holds every round",
     ]
-    assert config.metrics_config.wandb_project == "mine"
+    assert config.metrics_config.wandb_group == "mine"
 
 
 def test_what_has_an_effect_depends_on_the_executor(caplog: pytest.LogCaptureFixture) -> None:
@@ -324,7 +325,8 @@ def test_help_lists_every_setting_once_with_default_and_unit(capsys: pytest.Capt
     assert "\nsarathi_scheduler_config:\n  with --scheduler_config_type SARATHI\n" in text
     assert "Token budget of a round, decodes included (tokens; default 512)" in text
     assert "(default auto; no effect with SIMULATED: the simulated device loads no model)" in text
-    assert "  --metrics_config_wandb_project STR\n" in text and "(default null; no effect: not available yet)" in text
+    assert "  --metrics_config_wandb_project STR\n" in text
+    assert "(default false; no effect: rounds.csv always holds every round)" in text
 
 
 def parse_each(argv: list[str], **kwargs: object) -> list[c.BenchmarkConfig]:
@@ -367,13 +369,14 @@ def test_each_name_of_a_choice_or_the_one_that_is_given(tmp_path: Path) -> None:
 
 def test_flags_of_several_schedulers_are_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
     flags = """--sarathi_scheduler_config_chunk_size 64 --aging_scheduler_config_chunk_size 64
-        --orca_scheduler_config_max_num_seqs 3 --length_generator_config_type FIXED --enable_profiling"""
+        --orca_scheduler_config_max_num_seqs 3 --length_generator_config_type FIXED
+        --metrics_config_keep_individual_batch_metrics"""
     with caplog.at_level(logging.WARNING):
         parse_each(flags.split(), defaults={"vllm_scheduler_config_max_num_seqs": 3})
     assert [record.getMessage() for record in caplog.records] == [
         "no effect with --scheduler_config_type SARATHI, AGING: --orca_scheduler_config_max_num_seqs",
         "no effect with --request_generator_config_type SHAREGPT: --length_generator_config_type",
-        "--enable_profiling has no effect: not available yet",
+        "--metrics_config_keep_individual_batch_metrics has no effect: rounds.csv always holds every round",
     ]
 
 

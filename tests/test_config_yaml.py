@@ -149,6 +149,10 @@ def values_of(config_type: type[c.Config], f: dataclasses.Field) -> st.SearchStr
             lambda text: text.lower() not in ("null", "none")
         ),
         list: st.lists(st.lists(st.integers() | st.text(st.characters(exclude_categories=["C"])))),
+        dict: st.dictionaries(  # targets of tenants, the one mapping that a setting holds beside a scheduler's own
+            st.text("xyz", min_size=1),
+            st.dictionaries(st.sampled_from(["ttft", "tpot"]), st.floats(0.001, 10), min_size=1),
+        ),
         type(None): st.none(),
     }
     parts = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
@@ -165,7 +169,10 @@ def configs(config_type: type[c.Config]) -> st.SearchStrategy[Any]:
             class_path=st.just("a.b.C"),
             params=st.dictionaries(st.text("xyz", min_size=1), st.floats(allow_nan=False) | st.booleans() | st.none()),
         )
-    if config_type in (c.TraceRequestLengthGeneratorConfig, c.TraceRequestGeneratorConfig):
+    if issubclass(
+        config_type,
+        c.TraceRequestLengthGeneratorConfig | c.TraceRequestGeneratorConfig | c.TraceRequestIntervalGeneratorConfig,
+    ):
         return st.builds(config_type, trace_file=st.just(__file__), seed=st.none() | st.integers(0, MAX_INTEGER))
     arguments: dict[str, st.SearchStrategy[Any]] = {}
     for f in dataclasses.fields(config_type):
@@ -177,11 +184,22 @@ def configs(config_type: type[c.Config]) -> st.SearchStrategy[Any]:
             arguments[f.name] = st.one_of([configs(t) for t in available])
         else:
             arguments[f.name] = values_of(config_type, f)
+    if config_type is c.BenchmarkConfig:
+        arguments["replica_resource_mapping"] = st.none()  # else it has an entry for each replica and worker
+    if config_type is c.MetricsConfig:
+        arguments |= {
+            name: st.just("a") | st.none() for name in arguments if name.startswith("wandb") and "mode" not in name
+        }
+        arguments["write_metrics"] = st.just(True)  # wandb gets what is written
     if config_type is c.SarathiSchedulerConfig:
         arguments["low_chunk_size"] = st.integers(1, 100)
         arguments["high_chunk_size"] = st.integers(100, MAX_INTEGER)
         arguments["chunk_schedule_max_tokens"] = st.integers(1, MAX_INTEGER)
         arguments["chunk_schedule_stages"] = st.integers(1, 10**4)
+    if config_type is c.SyntheticRequestGeneratorConfig:
+        arguments["num_requests"] = st.integers(1, 10**7)
+    if issubclass(config_type, c.UniformRequestLengthGeneratorConfig | c.ZipfRequestLengthGeneratorConfig):
+        arguments["min_tokens"], arguments["max_tokens"] = st.integers(2, 100), st.integers(100, 10**7)
     if config_type is c.HeterogeneousRequestGeneratorConfig:
         arguments["burst_from"], arguments["burst_to"] = st.floats(0, 0.4), st.floats(0.4, 1)
     if issubclass(config_type, c.ApcSchedulerConfig):

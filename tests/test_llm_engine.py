@@ -301,13 +301,15 @@ def test_metrics_are_written_out_at_the_end(folder: Path, tmp_path: Path) -> Non
     llm = real.make_llm(folder, 16, output_dir=str(tmp_path / "out"), plots=False)
     llm.generate([[1, 2, 3]], params())
     llm.shutdown()
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"requests.csv", "rounds.csv", "summary.json"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "requests.csv", "rounds.csv", "summary.json", "token_gaps.csv",
+    }  # fmt: skip
     assert llm.llm_engine.plot_metrics()["num_finished"] == 1
 
 
 def test_a_simulated_device_says_so(caplog: pytest.LogCaptureFixture) -> None:
     llm = LLM("smollm2", executor="simulated", wandb_project="x")
-    assert "simulated device (rtx_4090)" in caplog.text and "wandb_project has no effect" in caplog.text
+    assert "simulated device (rtx_4090)" in caplog.text and "wandb_project has no effect: no output_dir" in caplog.text
     with pytest.raises(ValueError, match="no tokenizer on a simulated device"):
         llm.generate(["text"])
     (output,) = llm.generate([[1, 2]], params(max_tokens=3))

@@ -24,7 +24,6 @@ PRO_5000 = (
     "--sharegpt_request_generator_config_max_output_tokens=60",
     "--static_request_interval_generator_config_interval=0.05",
     "--model_config_max_model_len=4096",
-    "--no-metrics_config_plots",
     "--no-write_json_trace",
 )
 

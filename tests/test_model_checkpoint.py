@@ -70,6 +70,45 @@ def test_folder_gives_each_tensor_once(folder: Path, is_sharded: bool, load_form
     assert all(torch.equal(tensor, weights[name]) for name, tensor in loaded)
 
 
+@pytest.mark.parametrize("is_sharded", [False, True], ids=["whole", "shards"])
+@pytest.mark.parametrize("load_format", ["auto", "pt"])
+def test_folder_of_pytorchs_own_files(folder: Path, is_sharded: bool, load_format: str) -> None:
+    weights = weights_of(folder)
+    names = sorted(weights)
+    files = {"a.bin": names[:5], "b.bin": names[5:]} if is_sharded else {"pytorch_model.bin": names}
+    for file, part in files.items():
+        torch.save({name: weights[name] for name in part}, folder / file)
+    weight_map = {name: file for file, part in files.items() for name in part}
+    if is_sharded:
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    loaded = list(open_checkpoint(str(folder), load_format).tensors())
+    assert sorted(name for name, _ in loaded) == names
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in loaded)
+    assert "has no model.safetensors (it has " in refusal(folder, "safetensors")
+
+
+def test_safetensors_come_before_pytorchs_own_files(folder: Path) -> None:
+    wanted, other = weights_of(folder), weights_of(folder, seed=4)
+    safetensors_torch.save_file(wanted, folder / "model.safetensors")
+    torch.save(other, folder / "pytorch_model.bin")
+    name = "model.embed_tokens.weight"
+    for load_format, weights in (("auto", wanted), ("safetensors", wanted), ("pt", other)):
+        assert torch.equal(dict(open_checkpoint(str(folder), load_format).tensors())[name], weights[name])
+
+
+class Intruder:
+    """Runs code when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("unpickled",)
+
+
+def test_code_in_a_checkpoint_is_not_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save({"a": Intruder()}, folder / "pytorch_model.bin")
+    assert "pytorch_model.bin cannot be read (" in refusal(folder)
+    assert capsys.readouterr().out == ""
+
+
 def test_dummy_weights_are_of_seed_and_name_alone(folder: Path) -> None:
     first, again, other = weights_of(folder), weights_of(folder), weights_of(folder, seed=4)
     assert all(torch.equal(first[name], again[name]) for name in first)
@@ -124,8 +163,16 @@ def without_files(folder: Path) -> None:
     pass
 
 
-def with_pickles(folder: Path) -> None:
+def with_an_empty_pickle(folder: Path) -> None:
     (folder / "pytorch_model.bin").touch()
+
+
+def with_a_pickle_of_numbers(folder: Path) -> None:
+    torch.save({"a": 1}, folder / "pytorch_model.bin")
+
+
+def with_files_of_other_names(folder: Path) -> None:
+    (folder / "consolidated.00.pth").touch()
 
 
 def with_a_shard_missing(folder: Path) -> None:
@@ -162,8 +209,10 @@ def without_a_config(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (without_files, "has no model.safetensors"),
-        (with_pickles, r"has no model.safetensors \(it has pytorch_model.bin, a format that is not read: convert"),
+        (without_files, "has no model.safetensors or pytorch_model.bin"),
+        (with_files_of_other_names, r"has no model.safetensors or pytorch_model.bin \(it has consolidated.00.pth\)"),
+        (with_an_empty_pickle, r"pytorch_model.bin cannot be read \("),
+        (with_a_pickle_of_numbers, "pytorch_model.bin holds no mapping of names to tensors"),
         (with_a_shard_missing, "lacks model-00002-of-00002.safetensors, which its index names"),
         (with_an_index_of_numbers, "has no weight_map of file names"),
         (with_a_cut_off_file, r"model.safetensors cannot be read \("),
@@ -188,7 +237,7 @@ def test_files_that_are_no_model(folder: Path) -> None:
 
 
 def test_a_format_that_the_folder_does_not_hold(folder: Path) -> None:
-    assert refusal(folder, "gguf") == f"load_format: 'gguf' is not what {folder} holds; auto or safetensors"
+    assert refusal(folder, "gguf") == f"load_format: 'gguf' is not what {folder} holds; auto or safetensors or pt"
     assert refusal(folder, "npcache").startswith("load_format: 'npcache' is not")
 
 

@@ -129,13 +129,13 @@ def test_attention_costs():
     bandwidth = RTX_4090.memory_gb_per_s * 1e9 * RTX_4090.attention_memory_efficiency
     assert more_context == pytest.approx(10_000 * kv_bytes / bandwidth)
     # A prompt's attention is the same FLOPs in one chunk or in two; only what depends on the chunk count differs.
-    one = latency._prefill_attention_time(1024, 1024)
-    two = latency._prefill_attention_time(512, 512) + latency._prefill_attention_time(512, 1024)
+    one = latency.prefill_attention_time(1024, 1024)
+    two = latency.prefill_attention_time(512, 512) + latency.prefill_attention_time(512, 1024)
     assert one == pytest.approx(two)
     flops = 4 * QWEN.num_layers * QWEN.num_heads * QWEN.head_dim * 1024 * 1025 / 2
     assert one == pytest.approx(flops / (RTX_4090.bf16_tflops * 1e12 * RTX_4090.attention_compute_efficiency))
     # One token of prefill over a long context is a decode: it reads the cache.
-    assert latency._prefill_attention_time(1, 8192) == pytest.approx(8192 * kv_bytes / bandwidth)
+    assert latency.prefill_attention_time(1, 8192) == pytest.approx(8192 * kv_bytes / bandwidth)
 
 
 def test_tensor_parallel_halves_weights_and_pays_for_all_reduce():

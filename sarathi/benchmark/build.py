@@ -6,31 +6,43 @@ Knows both configs and constructors. Raises FlagError, one line naming the flag.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from sarathi.benchmark.tokenizers import choose_tokenizer, ordinary_token_ids
 from sarathi.benchmark.workloads.heterogeneous import heterogeneous_workload
-from sarathi.benchmark.workloads.intervals import poisson_arrivals, static_arrivals
-from sarathi.benchmark.workloads.lengths import Lengths, fixed_lengths, synthetic_workload, trace_lengths
+from sarathi.benchmark.workloads.intervals import gamma_arrivals, poisson_arrivals, static_arrivals
+from sarathi.benchmark.workloads.lengths import (
+    Lengths,
+    fixed_lengths,
+    synthetic_workload,
+    trace_lengths,
+    uniform_lengths,
+    zipf_lengths,
+)
 from sarathi.benchmark.workloads.random_tokens import with_random_tokens
 from sarathi.benchmark.workloads.sharegpt import sharegpt_workload
 from sarathi.benchmark.workloads.spec import Workload
-from sarathi.benchmark.workloads.trace import Shaping, trace_workload
+from sarathi.benchmark.workloads.trace import Shaping, trace_arrivals, trace_workload
 from sarathi.config import (
     BenchmarkConfig,
     FixedRequestLengthGeneratorConfig,
+    GammaRequestIntervalGeneratorConfig,
     HeterogeneousRequestGeneratorConfig,
     PoissonRequestIntervalGeneratorConfig,
-    RequestIntervalGeneratorConfig,
     ShareGptRequestGeneratorConfig,
+    SloConfig,
     StaticRequestIntervalGeneratorConfig,
     SyntheticRequestGeneratorConfig,
     TraceRequestGeneratorConfig,
+    TraceRequestIntervalGeneratorConfig,
     TraceRequestLengthGeneratorConfig,
+    UniformRequestLengthGeneratorConfig,
+    ZipfRequestLengthGeneratorConfig,
     flag_prefix,
     resolve_seeds,
 )
 from sarathi.errors import naming
-from sarathi.request import Request, SamplingParams
+from sarathi.request import Request, SamplingParams, SloTargets
 from sarathi.system import System
 
 
@@ -47,9 +59,10 @@ def _build_workload(config: BenchmarkConfig, system: System | None) -> Workload:
     prefix = flag_prefix(config, "request_generator_config")
     if isinstance(generator, ShareGptRequestGeneratorConfig):
         assert generator.seed is not None
+        arrivals, notes = _arrivals(generator)
         with naming(prefix):
-            return sharegpt_workload(
-                _arrivals(generator.interval_generator_config),
+            workload = sharegpt_workload(
+                arrivals,
                 file=generator.file,
                 num_requests=generator.num_requests,
                 turns=generator.turns,
@@ -61,14 +74,16 @@ def _build_workload(config: BenchmarkConfig, system: System | None) -> Workload:
                 seed=generator.seed,
                 with_token_ids=system is not None and not system.simulated,
             )
+        return replace(workload, notes=[*workload.notes, *notes])
     if isinstance(generator, SyntheticRequestGeneratorConfig):
+        lengths = _lengths(generator)
+        arrivals, notes = _arrivals(generator)
+        num_requests = None if generator.duration else generator.num_requests
+        if num_requests is None and isinstance(arrivals, list):  # of a trace, which ends
+            num_requests = len(arrivals)
         with naming(prefix):
-            return synthetic_workload(
-                _lengths(generator),
-                _arrivals(generator.interval_generator_config),
-                num_requests=None if generator.duration else generator.num_requests,
-                duration=generator.duration,
-            )
+            workload = synthetic_workload(lengths, arrivals, num_requests=num_requests, duration=generator.duration)
+        return replace(workload, notes=[*workload.notes, *notes])
     if isinstance(generator, HeterogeneousRequestGeneratorConfig):
         assert generator.seed is not None
         return heterogeneous_workload(
@@ -87,6 +102,7 @@ def _build_workload(config: BenchmarkConfig, system: System | None) -> Workload:
         max_tokens=generator.max_tokens,
         max_output_tokens=None,
         min_output_tokens=0,
+        shorten_prompts_only=generator.shorten == "prompt",
     )
     with naming(prefix, "trace_file"):
         return trace_workload(
@@ -94,6 +110,7 @@ def _build_workload(config: BenchmarkConfig, system: System | None) -> Workload:
             num_requests=generator.num_requests,
             time_scale_factor=generator.time_scale_factor,
             shaping=shaping,
+            date=generator.date,
         )
 
 
@@ -101,8 +118,24 @@ def _lengths(generator: SyntheticRequestGeneratorConfig) -> Lengths:
     config = generator.length_generator_config
     if isinstance(config, FixedRequestLengthGeneratorConfig):
         return fixed_lengths(config.prefill_tokens, config.decode_tokens)
-    assert isinstance(config, TraceRequestLengthGeneratorConfig)
-    assert config.trace_file is not None and config.seed is not None
+    assert config.seed is not None
+    if isinstance(config, UniformRequestLengthGeneratorConfig):
+        return uniform_lengths(
+            min_tokens=config.min_tokens,
+            max_tokens=config.max_tokens,
+            prefill_to_decode_ratio=config.prefill_to_decode_ratio,
+            seed=config.seed,
+        )
+    if isinstance(config, ZipfRequestLengthGeneratorConfig):
+        return zipf_lengths(
+            min_tokens=config.min_tokens,
+            max_tokens=config.max_tokens,
+            theta=config.theta,
+            scramble=config.scramble,
+            prefill_to_decode_ratio=config.prefill_to_decode_ratio,
+            seed=config.seed,
+        )
+    assert isinstance(config, TraceRequestLengthGeneratorConfig) and config.trace_file is not None
     shaping = Shaping(
         prefill_scale_factor=config.prefill_scale_factor,
         decode_scale_factor=config.decode_scale_factor,
@@ -114,16 +147,36 @@ def _lengths(generator: SyntheticRequestGeneratorConfig) -> Lengths:
         return trace_lengths(config.trace_file, shaping=shaping, seed=config.seed)
 
 
-def _arrivals(config: RequestIntervalGeneratorConfig) -> Iterable[float]:
+def _arrivals(
+    generator: ShareGptRequestGeneratorConfig | SyntheticRequestGeneratorConfig,
+) -> tuple[Iterable[float], list[str]]:
+    """Arrival times, a list where they end, and what is to be said of them."""
+    config = generator.interval_generator_config
     if isinstance(config, StaticRequestIntervalGeneratorConfig):
-        return static_arrivals(config.interval)
-    assert isinstance(config, PoissonRequestIntervalGeneratorConfig) and config.seed is not None
-    return poisson_arrivals(config.qps, config.seed)
+        return static_arrivals(config.interval), []
+    assert config.seed is not None
+    if isinstance(config, PoissonRequestIntervalGeneratorConfig):
+        return poisson_arrivals(config.qps, config.seed), []
+    if isinstance(config, GammaRequestIntervalGeneratorConfig):
+        note = f"gamma arrivals, {config.qps:g} per second, cv {config.cv:g} (seed {config.seed})"
+        return gamma_arrivals(config.qps, config.cv, config.seed), [note]
+    assert isinstance(config, TraceRequestIntervalGeneratorConfig) and config.trace_file is not None
+    with naming(flag_prefix(generator, "interval_generator_config"), "trace_file"):
+        return trace_arrivals(
+            config.trace_file,
+            start_time=config.start_time,
+            end_time=config.end_time,
+            time_scale_factor=config.time_scale_factor,
+        )
 
 
-def requests_of(workload: Workload) -> Iterable[Request]:
+def requests_of(workload: Workload, slo: SloConfig) -> Iterable[Request]:
     """Fresh engine requests, made one by one as they are replayed; of some prompts the length alone is known."""
+    default = {"ttft": slo.ttft, "tpot": slo.tpot}
+    targets = {tenant: SloTargets(**{**default, **own}) for tenant, own in (slo.classes or {}).items()}
+    others = SloTargets(**default)
     for spec in workload.requests:
         params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=spec.num_output_tokens)
         token_ids = range(spec.num_prompt_tokens) if spec.prompt_token_ids is None else spec.prompt_token_ids
-        yield Request(spec.request_id, token_ids, params, spec.arrival_time)
+        slo_targets = targets.get(spec.tenant, others)
+        yield Request(spec.request_id, token_ids, params, spec.arrival_time, tenant=spec.tenant, slo=slo_targets)

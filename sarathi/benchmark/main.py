@@ -20,8 +20,9 @@ def _main(argv: Sequence[str] | None) -> None:
     from sarathi.benchmark.build import build_workload
     from sarathi.benchmark.progress import progress_bar
     from sarathi.benchmark.report import device_notice, summary_table
-    from sarathi.benchmark.runner import run_benchmark, told_if_incomplete
+    from sarathi.benchmark.runner import run_benchmark
     from sarathi.benchmark.system import build_system
+    from sarathi.benchmark.views import write_views
     from sarathi.config import parse_args
 
     config = parse_args(argv)
@@ -36,15 +37,10 @@ def _main(argv: Sequence[str] | None) -> None:
     with progress_bar(len(workload.requests), "requests", "req") as on_progress:
         result = run_benchmark(config, workload, on_progress, system)
     print(summary_table(result.summary), flush=True)
-    if result.directory is None:
-        return
-    if config.metrics_config.plots:
-        from sarathi.metrics.plots import plot_run
-
-        with told_if_incomplete(result.directory / "plots"):
-            plot_run(result.data, result.directory / "plots")
-        print(f"plots: {result.directory / 'plots'}")
-    print(f"files: {result.directory}")
+    for line in write_views(config, result):
+        print(line)
+    if result.directory is not None:
+        print(f"files: {result.directory}")
 
 
 if __name__ == "__main__":

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sarathi.config import BenchmarkConfig, LocalExecutorConfig, SimulatedExecutorConfig
-
-# Label, metric, statistic, unit's factor. The order of the columns is that of the questions users ask.
-COLUMNS = (
-    ("E2E mean s", "request_e2e_time", "mean", 1.0),
-    ("E2E p95 s", "request_e2e_time", "p95", 1.0),
-    ("TTFT mean s", "prefill_e2e_time", "mean", 1.0),
-    ("TTFT p50 s", "prefill_e2e_time", "p50", 1.0),
-    ("TTFT p99 s", "prefill_e2e_time", "p99", 1.0),
-    ("TPOT mean ms", "decode_time_execution_plus_preemption_normalized", "mean", 1e3),
-    ("ITL p99 ms", "decode_token_execution_plus_preemption_time", "p99", 1e3),
-    ("waiting mean s", "request_waiting_time", "mean", 1.0),
-    ("execution mean s", "request_execution_time", "mean", 1.0),
-)
+from sarathi.metrics.headline import terse_metrics
 
 
 def device_notice(config: BenchmarkConfig) -> str:
@@ -90,23 +78,16 @@ def summary_table(summary: Mapping[str, Any]) -> str:
 
 def comparison_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
     """A row for each run."""
+    metrics = terse_metrics(list(summaries.values()))
+    rows = {name: [metric.show(metric.of(summary)) for metric in metrics] for name, summary in summaries.items()}
+    return table_of(rows, "scheduler", [metric.label for metric in metrics])
+
+
+def table_of(rows: Mapping[str, Sequence[str]], first: str, headers: Sequence[str]) -> str:
+    """A row for each name, which stands under `first`; each word of a header on a line of its own."""
     from tabulate import tabulate
 
-    rows = [
-        [
-            name,
-            *(_cell(summary, metric, statistic, factor) for _, metric, statistic, factor in COLUMNS),
-            _number(summary["output_tokens_per_s"], 0),
-            _number(summary["fairness"]["max_slowdown"], 1),
-            _number(summary["fairness"]["jain_index_slowdown"], 3),
-            f"{summary['num_preemptions']:,}",
-            f"{summary['num_finished']:,}",
-            f"{summary['num_ignored']:,}",
-        ]
-        for name, summary in summaries.items()
-    ]
-    headers = ["scheduler", *(column[0] for column in COLUMNS), "tok/s", "slowdown max", "slowdown Jain"]
-    headers += ["preempt.", "finished", "ignored"]
-    wrapped = [header.replace(" ", "\n") for header in headers]
-    align = ("left", *("right",) * (len(headers) - 1))
-    return tabulate(rows, headers=wrapped, tablefmt="simple", colalign=align, disable_numparse=True)
+    wrapped = [header.replace(" ", "\n") for header in (first, *headers)]
+    align = ("left", *("right",) * len(headers))
+    cells = [[name, *row] for name, row in rows.items()]
+    return tabulate(cells, headers=wrapped, tablefmt="simple", colalign=align, disable_numparse=True)

@@ -75,15 +75,15 @@ def _main(argv: Sequence[str] | None) -> None:
 def _tell_files(results: Mapping[str, RunResult], config: BenchmarkConfig) -> None:
     """Where each run's files are; with plots in its folder, and all runs over one another in that of all folders."""
     from sarathi.benchmark.runner import told_if_incomplete
+    from sarathi.benchmark.views import write_views
 
     directories = {name: result.directory for name, result in results.items() if result.directory is not None}
     for name, directory in directories.items():
-        if config.metrics_config.plots:
-            from sarathi.metrics.plots import plot_run
-
-            with told_if_incomplete(directory / "plots"):
-                plot_run(results[name].data, directory / "plots")
+        lines = write_views(config, results[name])
         print(f"{name + ':':<20} {directory}")
+        for line in lines:
+            if line.startswith("wandb"):
+                print(f"{'':<20} {line}")
     if directories and config.metrics_config.plots:
         from sarathi.metrics.plots import plot_comparison
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import sarathi.system
 from sarathi.benchmark.workloads.spec import RequestSpec
-from sarathi.config import BenchmarkConfig
+from sarathi.config import BenchmarkConfig, SimulatedExecutorConfig
 from sarathi.errors import FlagError
 from sarathi.system import System
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def build_system(config: BenchmarkConfig, parts: LocalParts | None = None) -> System:
     """Everything that a run needs beside its workload, so that what makes no sense is told before that is read."""
     _check_output_dir(config)
+    _check_replicas(config)
     return sarathi.system.build_system(config, config.seed, parts)
 
 
@@ -37,6 +38,13 @@ def check_fit(config: BenchmarkConfig, system: System, requests: Iterable[Reques
             f"{system.notes[0]}; at least {-(-longest // block_size):,}, or set --model_config_max_model_len to have "
             "longer requests ignored",
         )
+
+
+def _check_replicas(config: BenchmarkConfig) -> None:
+    """Refuse several replicas of a real model, which one process cannot run side by side."""
+    if config.num_replicas > 1 and not isinstance(config.executor_config, SimulatedExecutorConfig):
+        allowed = "only 1 works with --executor_config_type LOCAL (RAY, for more, is not available yet)"
+        raise FlagError("num_replicas", f"{config.num_replicas} is not allowed; {allowed}")
 
 
 def _check_output_dir(config: BenchmarkConfig) -> None:

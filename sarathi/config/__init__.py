@@ -4,8 +4,16 @@ Owns what may be set and which values are allowed; knows nothing of schedulers, 
 """
 
 from sarathi.config.benchmark import BenchmarkConfig, resolve_seeds, without_effect
-from sarathi.config.flags import config_from_args, make_parser, parse_args, parse_args_for_each
+from sarathi.config.flags import config_from_args, configs_from_args, make_parser, parse_args, parse_args_for_each
 from sarathi.config.keywords import system_config_from
+from sarathi.config.routing import (
+    ROUTING_CONFIGS,
+    LeastOutstandingTokensRoutingConfig,
+    PredictedWaitRoutingConfig,
+    RandomRoutingConfig,
+    RoundRobinRoutingConfig,
+    RoutingConfig,
+)
 from sarathi.config.schedulers import (
     SCHEDULER_CONFIGS,
     AgingSchedulerConfig,
@@ -35,6 +43,7 @@ from sarathi.config.system import (
     ParallelConfig,
     ReplicaConfig,
     SimulatedExecutorConfig,
+    SloConfig,
     SystemConfig,
     WorkerConfig,
 )
@@ -80,6 +89,7 @@ __all__ = [
     "HeterogeneousRequestGeneratorConfig",
     "INTERVAL_GENERATOR_CONFIGS",
     "LENGTH_GENERATOR_CONFIGS",
+    "LeastOutstandingTokensRoutingConfig",
     "MetricsConfig",
     "LocalExecutorConfig",
     "LprsSchedulerConfig",
@@ -87,16 +97,22 @@ __all__ = [
     "OrcaSchedulerConfig",
     "ParallelConfig",
     "PoissonRequestIntervalGeneratorConfig",
+    "PredictedWaitRoutingConfig",
     "REQUEST_GENERATOR_CONFIGS",
+    "ROUTING_CONFIGS",
+    "RandomRoutingConfig",
     "ReplicaConfig",
     "RequestGeneratorConfig",
     "RequestIntervalGeneratorConfig",
     "RequestLengthGeneratorConfig",
+    "RoutingConfig",
+    "RoundRobinRoutingConfig",
     "SCHEDULER_CONFIGS",
     "SarathiSchedulerConfig",
     "ShareGptRequestGeneratorConfig",
     "SimpleChunkingSchedulerConfig",
     "SimulatedExecutorConfig",
+    "SloConfig",
     "SpfSchedulerConfig",
     "StaticRequestIntervalGeneratorConfig",
     "SyntheticRequestGeneratorConfig",
@@ -112,6 +128,7 @@ __all__ = [
     "chosen_type",
     "component",
     "config_from_args",
+    "configs_from_args",
     "flag_prefix",
     "make_parser",
     "parse_args",

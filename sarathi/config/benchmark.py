@@ -6,9 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from sarathi.config.routing import ROUTING_CONFIGS, RoutingConfig
 from sarathi.config.setting import (
     MAX_SEED,
-    NOT_YET,
     Config,
     Setting,
     choice,
@@ -17,7 +17,13 @@ from sarathi.config.setting import (
     flag_prefix,
     setting,
 )
-from sarathi.config.system import EndpointConfig, ReplicaConfig, SystemConfig
+from sarathi.config.system import (
+    NO_WORKERS_ELSEWHERE,
+    EndpointConfig,
+    ReplicaConfig,
+    SystemConfig,
+    are_node_device_pairs,
+)
 from sarathi.config.workloads import REQUEST_GENERATOR_CONFIGS, RequestGeneratorConfig
 
 ConfigT = TypeVar("ConfigT", bound=Config)
@@ -29,17 +35,37 @@ class BenchmarkConfig(EndpointConfig):
     output_dir: str = setting("benchmark_output", "Folder in which each run makes its own.")
     seed: int = setting(42, "Seed of the run.", at_least=0, at_most=MAX_SEED)
     write_json_trace: bool = setting(True, "Write the requests of the run as JSON.")
-    enable_profiling: bool = setting(False, "Profile the run.", no_effect=NOT_YET)
+    enable_profiling: bool = setting(
+        False, "Profile the run: profile.pstats of simulated rounds, profile.json.gz of a model's first ones."
+    )
     time_limit: float | None = setting(
         None, "End the run at this time of the engine's clock; null lets it finish.", unit="seconds", above=0
     )
-    num_replicas: int = setting(1, "Engines that share the load.", unit="replicas", at_least=1, fixed_for_now=True)
+    num_replicas: int = setting(1, "Engines that share the load.", unit="replicas", at_least=1, at_most=1024)
+    routing_config: RoutingConfig = choice(
+        ROUTING_CONFIGS, "ROUND_ROBIN", "routing_config", "Which of several replicas a request goes to."
+    )
     replica_resource_mapping: list | None = setting(
-        None, "For each replica, pairs of node and device, JSON.", no_effect=NOT_YET
+        None,
+        'For each replica, node and device of each worker, JSON, as in [[["10.0.0.1", 0]]].',
+        no_effect=NO_WORKERS_ELSEWHERE,
     )
     request_generator_config: RequestGeneratorConfig = choice(
         REQUEST_GENERATOR_CONFIGS, "SHAREGPT", "request_generator_config", "Where requests come from."
     )
+
+    def check(self) -> None:
+        mapping, num_workers = self.replica_resource_mapping, self.parallel_config.world_size
+        if mapping is None:
+            return
+        if len(mapping) != self.num_replicas or not all(
+            are_node_device_pairs(pairs) and len(pairs) == num_workers for pairs in mapping
+        ):
+            allowed = (
+                f"null or a list with one entry for each replica ({self.num_replicas}) of as many pairs of node (null: "
+                f"any) and device as it has workers ({num_workers})"
+            )
+            self.reject("replica_resource_mapping", f'{allowed}, as in [[["10.0.0.1", 0]]]')
 
     def create_system_config(self, replica_config: ReplicaConfig | None = None) -> SystemConfig:
         """The part that an engine needs."""
@@ -63,16 +89,20 @@ def _without_effect(config: Config, executor: str, prefix: str) -> list[str]:
         declared: Setting = f.metadata["setting"]
         if declared.no_effect and declared.no_effect_with in ("", executor) and value != default_of(f):
             notices.append(f"--{prefix}{f.name} has no effect: {declared.no_effect}")
+        elif declared.needs and getattr(config, declared.needs) is None and value != default_of(f):
+            notices.append(f"--{prefix}{f.name} has no effect without --{prefix}{declared.needs}")
     return notices
 
 
 def resolve_seeds(config: ConfigT, run_seed: int) -> ConfigT:
-    """The same config with every seed that is left to the run set to `run_seed`."""
+    """The same config with every seed that is left open set to that of the config around it, or to `run_seed`."""
     changes = {}
+    own_seed = getattr(config, "seed", None)
+    seed = run_seed if own_seed is None else own_seed
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
         if isinstance(value, Config):
-            changes[f.name] = resolve_seeds(value, run_seed)
+            changes[f.name] = resolve_seeds(value, seed)
         elif value is None and (f.name == "seed" or f.name.endswith("_seed")):
-            changes[f.name] = run_seed
+            changes[f.name] = seed
     return dataclasses.replace(config, **changes)

@@ -25,7 +25,7 @@ from sarathi.config.tree import (
     suggestion,
 )
 from sarathi.config.yaml_file import flatten, read_yaml
-from sarathi.errors import one_line, shown
+from sarathi.errors import FlagError, one_line, shown
 
 logger = logging.getLogger(__name__)
 PROGRAM = "python -m sarathi.benchmark.main"
@@ -55,6 +55,25 @@ def parse_args_for_each(
         given = _given(_arguments(argv), BenchmarkConfig, parser, defaults)
         choices = [given[key]] if key in given else [Given(name) for name in names]
         built = [build(BenchmarkConfig, {**given, key: choice}, defaults) for choice in choices]
+    _warn(built)
+    return [config for config, _ in built]
+
+
+def configs_from_args(
+    argv: Sequence[str], variants: Sequence[Mapping[str, Given]], prog: str, defaults: Mapping[str, Any] = NO_DEFAULTS
+) -> list[BenchmarkConfig]:
+    """A config for each of the `variants`, whose settings by key win over those of a `--config` file.
+
+    Raises ValueError as `config_from_args`, and where a flag sets what a variant sets. Warnings come once, as in
+    `parse_args_for_each`.
+    """
+    given = _given(argv, BenchmarkConfig, make_parser(BenchmarkConfig, prog, defaults), defaults)
+    built = []
+    for variant in variants:
+        for key in variant:
+            if key in given and given[key].file is None:
+                raise FlagError(key, f"{variant[key].file or prog} sets this; leave the flag out")
+        built.append(build(BenchmarkConfig, {**given, **variant}, defaults))
     _warn(built)
     return [config for config, _ in built]
 

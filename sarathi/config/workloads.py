@@ -6,14 +6,19 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sarathi.config.setting import MAX_SEED, Config, choice, setting
+from sarathi.instants import parse_day, parse_instant
 
-_LENGTHS_FILE = "CSV file with columns num_prefill_tokens, num_decode_tokens"
-_REPLAY_FILE = "CSV file with columns arrived_at (seconds), num_prefill_tokens, num_decode_tokens"
+_TRACES = "or a trace of Sarathi-Serve (dated), BurstGPT, Azure or Mooncake"
+_LENGTHS_FILE = f"CSV file with columns num_prefill_tokens, num_decode_tokens, {_TRACES}"
+_REPLAY_FILE = f"CSV file with columns arrived_at (seconds), num_prefill_tokens, num_decode_tokens, {_TRACES}"
+_ARRIVALS_FILE = f"CSV file with a column arrival_time (dates and times), {_TRACES}"
+MAX_RANGE = 10**7  # tokens; the probability of each length is held in memory
 MAX_REQUESTS = 10**7  # all are held in memory
 
 
-def _seed() -> Any:
-    return setting(None, "Seed of this generator; null takes the run's seed.", at_least=0, at_most=MAX_SEED)
+def _seed(no_effect: str = "") -> Any:
+    help = "Seed of this generator; null takes that of the generator it belongs to, or the run's."
+    return setting(None, help, at_least=0, at_most=MAX_SEED, no_effect=no_effect)
 
 
 def _scale(help: str, default: float = 1.0) -> Any:
@@ -35,6 +40,7 @@ class RequestLengthGeneratorConfig(Config):
 
 @dataclass(frozen=True)
 class FixedRequestLengthGeneratorConfig(RequestLengthGeneratorConfig):
+    seed: int | None = _seed("all lengths are the same")
     prefill_tokens: int = setting(4096, "Prompt length of every request.", unit="tokens", at_least=1)
     decode_tokens: int = setting(512, "Output length of every request.", unit="tokens", at_least=0)
 
@@ -53,8 +59,10 @@ class TraceRequestLengthGeneratorConfig(RequestLengthGeneratorConfig):
 
 @dataclass(frozen=True)
 class _RangeRequestLengthGeneratorConfig(RequestLengthGeneratorConfig):
-    min_tokens: int = setting(1024, "Shortest request, prompt and output.", unit="tokens", at_least=2)
-    max_tokens: int = setting(4096, "Longest request, prompt and output.", unit="tokens", at_least=2)
+    min_tokens: int = setting(
+        1024, "Shortest request, prompt and output.", unit="tokens", at_least=2, at_most=MAX_RANGE
+    )
+    max_tokens: int = setting(4096, "Longest request, prompt and output.", unit="tokens", at_least=2, at_most=MAX_RANGE)
     prefill_to_decode_ratio: float = setting(20.0, "Prompt tokens for each output token.", above=0)
 
     def check(self) -> None:
@@ -69,8 +77,8 @@ class UniformRequestLengthGeneratorConfig(_RangeRequestLengthGeneratorConfig):
 
 @dataclass(frozen=True)
 class ZipfRequestLengthGeneratorConfig(_RangeRequestLengthGeneratorConfig):
-    theta: float = setting(0.6, "Skew of the Zipf distribution.", above=0)
-    scramble: bool = setting(False, "Spread the frequent lengths over the range.")
+    theta: float = setting(0.6, "Skew of the Zipf distribution; the shortest are the most frequent.", above=0)
+    scramble: bool = setting(False, "Spread the frequent lengths over the range, by the seed.")
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,7 @@ class RequestIntervalGeneratorConfig(Config):
 
 @dataclass(frozen=True)
 class StaticRequestIntervalGeneratorConfig(RequestIntervalGeneratorConfig):
+    seed: int | None = _seed("all intervals are the same")
     interval: float = setting(
         0.1, "Time between arrivals; 0 sends all at once.", unit="seconds", at_least=0, at_most=10**6
     )
@@ -93,15 +102,32 @@ class PoissonRequestIntervalGeneratorConfig(RequestIntervalGeneratorConfig):
 @dataclass(frozen=True)
 class GammaRequestIntervalGeneratorConfig(RequestIntervalGeneratorConfig):
     qps: float = _qps()
-    cv: float = setting(0.5, "Coefficient of variation of the intervals.", above=0, at_most=10**3)
+    cv: float = setting(0.5, "Coefficient of variation of the intervals.", at_least=1e-3, at_most=10**3)
 
 
 @dataclass(frozen=True)
 class TraceRequestIntervalGeneratorConfig(RequestIntervalGeneratorConfig):
-    trace_file: str | None = setting(None, "CSV of dated invocations.", is_input_file=True)
-    start_time: str = setting("1970-01-04 12:00:00", "Start of the part that is used.", unit="date and time")
-    end_time: str = setting("1970-01-04 15:00:00", "End of the part that is used.", unit="date and time")
+    seed: int | None = _seed("arrivals are those of the trace")
+    trace_file: str | None = setting(None, f"{_ARRIVALS_FILE}.", is_input_file=True)
+    start_time: str = setting(
+        "1970-01-04 12:00:00",
+        "The part after this instant is used; of a trace that tells times as numbers, they are seconds after 1970.",
+        unit="date and time",
+    )
+    end_time: str = setting("1970-01-04 15:00:00", "The part before this instant is used.", unit="date and time")
     time_scale_factor: float = _scale("Factor on the intervals.", 0.3)
+
+    def check(self) -> None:
+        self.require("trace_file", f"a {_ARRIVALS_FILE}")
+        start, end = self._instant("start_time"), self._instant("end_time")
+        if start >= end:
+            self.reject("start_time", f"an instant before end_time, which is {self.end_time}")
+
+    def _instant(self, name: str) -> tuple[int, float]:
+        try:
+            return parse_instant(getattr(self, name))
+        except ValueError:
+            self.reject(name, "a date and time like 1970-01-04 12:00:00")
 
 
 LENGTH_GENERATOR_CONFIGS: dict[str, type[RequestLengthGeneratorConfig]] = {
@@ -119,13 +145,7 @@ INTERVAL_GENERATOR_CONFIGS: dict[str, type[RequestIntervalGeneratorConfig]] = {
 
 
 def _interval_choice(default: str) -> Any:
-    return choice(
-        INTERVAL_GENERATOR_CONFIGS,
-        default,
-        "request_interval_generator_config",
-        "When requests arrive.",
-        not_available=("GAMMA", "TRACE"),
-    )
+    return choice(INTERVAL_GENERATOR_CONFIGS, default, "request_interval_generator_config", "When requests arrive.")
 
 
 @dataclass(frozen=True)
@@ -156,30 +176,47 @@ class ShareGptRequestGeneratorConfig(RequestGeneratorConfig):
 
 @dataclass(frozen=True)
 class SyntheticRequestGeneratorConfig(RequestGeneratorConfig):
-    num_requests: int = _num_requests(64, "Requests to make.")
+    num_requests: int | None = _num_requests(64, "Requests to make; null, as many as a trace has arrivals.")
     duration: float | None = setting(None, "Make requests for so long, in place of a number.", unit="seconds", above=0)
     length_generator_config: RequestLengthGeneratorConfig = choice(
         LENGTH_GENERATOR_CONFIGS,
         "FIXED",
         "request_length_generator_config",
         "How long prompts and outputs are.",
-        not_available=("UNIFORM", "ZIPF"),
     )
     interval_generator_config: RequestIntervalGeneratorConfig = _interval_choice("POISSON")
+
+    def check(self) -> None:
+        ends = self.duration is not None or isinstance(
+            self.interval_generator_config, TraceRequestIntervalGeneratorConfig
+        )
+        if self.num_requests is None and not ends:
+            self.reject("num_requests", "an integer of at least 1, unless there is a duration or a trace of arrivals")
 
 
 @dataclass(frozen=True)
 class TraceRequestGeneratorConfig(RequestGeneratorConfig):
+    seed: int | None = _seed("requests are those of the trace")
     trace_file: str | None = setting(None, f"{_REPLAY_FILE}.", is_input_file=True)
-    date: str | None = setting(None, "Day of a dated trace.", unit="date", fixed_for_now=True)
+    date: str | None = setting(
+        None, "The one day of a dated trace that is replayed, like 2023-08-21; null takes all.", unit="date"
+    )
     num_requests: int | None = _num_requests(None, "Requests to take, in order of arrival; null takes all.")
     prefill_scale_factor: float = _scale("Factor on prompt lengths.")
     decode_scale_factor: float = _scale("Factor on output lengths.")
     time_scale_factor: float = _scale("Factor on arrival times.")
     max_tokens: int | None = setting(None, "Longest request, prompt and output.", unit="tokens", at_least=2)
+    shorten: Literal["both", "prompt"] = setting(
+        "both", "What max_tokens shortens: prompt and output in proportion, or as Sarathi-Serve the prompt alone."
+    )
 
     def check(self) -> None:
         self.require("trace_file", f"a {_REPLAY_FILE}")
+        if self.date is not None:
+            try:
+                parse_day(self.date)
+            except ValueError:
+                self.reject("date", "a date like 2023-08-21")
 
 
 @dataclass(frozen=True)

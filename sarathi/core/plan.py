@@ -92,6 +92,7 @@ class StepResult(NamedTuple):
     execution_time: float  # seconds, one stage's round as the worker measured it
     memory: MemoryStats = MemoryStats()
     logprobs: list[TokenLogprobs | None] | None = None
+    operator_times: dict[str, float] | None = None  # seconds by operator of the model; None where nobody asks
 
 
 class SchedulerOutput(NamedTuple):

@@ -385,7 +385,7 @@ class BaseScheduler:
 
     def update(self, output: SchedulerOutput, result: StepResult, now: float) -> list[Request]:
         """Commit the oldest round in flight, ended at `now` (seconds); returns the requests that ended with it."""
-        token_ids, execution_time, self.memory, logprobs = result
+        token_ids, execution_time, self.memory, logprobs, _ = result
         self.num_inflight_rounds -= 1
         if logprobs is not None:
             _keep_logprobs(output, logprobs)

@@ -5,8 +5,9 @@ The engine joins a scheduler, an executor, a clock and a recorder, and knows not
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -78,8 +79,8 @@ class Engine:
     def step(self, until: float | None = None) -> SchedulerOutput | None:
         """Run one round to its end and return it.
 
-        None if nothing can run now, or if the pipeline has room and `until` (the next arrival, seconds of the
-        engine's clock) comes before the oldest round ends.
+        None if nothing can run now, or if `until` (the next arrival, seconds of the engine's clock) comes before the
+        oldest round ends and the executor can return so early.
         """
         inflight = self._inflight
         max_inflight_steps = self.executor.max_inflight_steps
@@ -95,7 +96,7 @@ class Engine:
         if not inflight:
             return None
         with self._dropping_rounds():
-            result = self.executor.wait(until if len(inflight) < max_inflight_steps else None)
+            result = self.executor.wait(until)
         if result is None:
             return None
         output = inflight.popleft()
@@ -135,34 +136,45 @@ class Engine:
 
 
 def replay(
-    engine: Engine,
+    engines: Engine | Sequence[Engine],
     requests: Iterable[Request],
     *,
+    route: Callable[[Request], int] = lambda request: 0,
     time_limit: float | None = None,
-    on_round: Callable[[SchedulerOutput], Any] | None = None,
+    on_round: Callable[[SchedulerOutput], Any] = lambda output: None,
 ) -> None:
     """Feed requests at their arrival times and run until all have ended.
 
     Args:
-        requests: by ascending arrival_time (seconds of the engine's clock).
-        time_limit: stop at the first round that ends after this many seconds; what is unfinished stays so.
+        engines: one, or several replicas in virtual time, each on a clock of its own.
+        requests: by ascending arrival_time (seconds of the engines' clocks).
+        route: the index of the engine that gets a request; asked at its arrival, when every engine has done what it
+            had done by then.
+        time_limit: each engine stops at its first round that ends after so many seconds; what is unfinished stays so.
         on_round: called after each round, for progress bars and tests.
     """
-    clock = engine.clock
-    arrivals = iter(requests)
-    upcoming = next(arrivals, None)
-    while True:
-        now = clock.now()
-        if time_limit is not None and now >= time_limit:
+    engines = [engines] if isinstance(engines, Engine) else engines
+    for request in requests:
+        for engine in engines:
+            _advance(engine, request.arrival_time, time_limit, on_round)
+        if time_limit is not None and any(engine.clock.now() >= time_limit for engine in engines):
             return
-        while upcoming is not None and upcoming.arrival_time <= now:
-            engine.add(upcoming)
-            upcoming = next(arrivals, None)
-        arrival = None if upcoming is None else upcoming.arrival_time
+        engines[route(request)].add(request)
+    for engine in engines:
+        _advance(engine, None, time_limit, on_round)
+
+
+def _advance(
+    engine: Engine, arrival: float | None, time_limit: float | None, on_round: Callable[[SchedulerOutput], Any]
+) -> None:
+    """Run rounds until a request arrives; where none does, to the end of all. Never on from `time_limit`."""
+    clock = engine.clock
+    while (now := clock.now()) < (math.inf if time_limit is None else time_limit):
+        if arrival is not None and arrival <= now:
+            return
         output = engine.step(arrival)
         if output is not None:
-            if on_round is not None:
-                on_round(output)
+            on_round(output)
         elif arrival is not None:
             clock.sleep_until(arrival if time_limit is None else min(arrival, time_limit))
         else:

@@ -18,6 +18,7 @@ from sarathi.engine.engine import Engine
 from sarathi.engine.outputs import OutputProcessor
 from sarathi.errors import FieldError, shown
 from sarathi.metrics.chrome_trace import ChromeTrace
+from sarathi.metrics.instruments import Instruments
 from sarathi.metrics.recorder import Recorder
 from sarathi.metrics.sinks import CsvSink, Sink
 from sarathi.request import Request, RequestOutput, SamplingParams
@@ -25,6 +26,7 @@ from sarathi.system import System, build_system
 
 if TYPE_CHECKING:
     from sarathi.executor.local import LocalParts
+    from sarathi.metrics.wandb_follower import WandbFollower
 
 logger = logging.getLogger(__name__)
 
@@ -59,11 +61,14 @@ class LLMEngine:
             sinks.append(CsvSink(Path(directory)))
             if config.metrics_config.enable_chrome_trace:
                 sinks.append(ChromeTrace(Path(directory) / "chrome_trace.json"))
-        recorder = Recorder(sinks, self.system.metadata(config))
-        self._recorder = recorder
+        replica_id = config.replica_config.replica_id
+        self._recorder = Recorder(sinks, self.system.metadata(config), replica_id)
+        self._instruments = Instruments(config.metrics_config, None if directory is None else Path(directory))
+        recorder = self._instruments.attach(self._recorder, self.system, replica_id, self.outputs)
         self.engine = Engine(
             self.system.scheduler, self.system.executor, self.system.clock, recorder, stop_rule=self.outputs
         )
+        self._wandb = self._follow(None if directory is None else Path(directory))
         self._refused: list[Request] = []
         self._numbers = itertools.count()
         self._summary: dict[str, Any] | None = None  # once the record is closed
@@ -195,17 +200,36 @@ class LLMEngine:
             from sarathi.metrics.plots import plot_run
 
             plot_run(recorder.data(), Path(directory) / "plots")
+        self._finish_wandb()
         return summary
 
     def shutdown(self) -> None:
         """End what runs and write out the record; the engine cannot be used after it."""
         self.system.executor.shutdown()
         self._close_record()
+        self._finish_wandb()
+
+    def _follow(self, directory: Path | None) -> WandbFollower | None:
+        """A process that copies the record to wandb, where a project is named."""
+        metrics = self.config.metrics_config
+        if metrics.wandb_project is None:
+            return None
+        if directory is None:
+            logger.warning("wandb_project has no effect: no output_dir is set, whose files wandb gets")
+            return None
+        from sarathi.metrics.wandb_follower import WandbFollower
+
+        return WandbFollower(directory, self.config, self.system.metadata(self.config))
+
+    def _finish_wandb(self) -> None:
+        if self._wandb is not None:
+            logger.info("%s", self._wandb.finish(complete=True))
+            self._wandb = None
 
     def _close_record(self) -> dict[str, Any]:
         if self._summary is None:
             unfinished = self.system.scheduler.requests.values()
-            self._summary = self._recorder.close(self.engine.clock.now(), unfinished)
+            self._summary = self._recorder.close(self.engine.clock.now(), unfinished, self._instruments.close())
             self._recorder = self.engine.recorder = Recorder([], self.system.metadata(self.config))
         return self._summary
 

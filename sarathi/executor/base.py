@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from sarathi.core.plan import SchedulerOutput, StepResult
 
@@ -16,6 +16,14 @@ class Executor(Protocol):
 
     def wait(self, until: float | None = None) -> StepResult | None:
         """The oldest round's result; None if `until` (seconds of the engine's clock) comes first."""
+        ...
+
+    def time_operators(self) -> bool:
+        """From now on give each round's time by operator in its result; False if it is not known."""
+        ...
+
+    def host_calls(self) -> list[tuple[Any, str, str]]:
+        """What this host does for a round, to be timed: (object, method, name)."""
         ...
 
     def shutdown(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sarathi.config import BaseSchedulerConfig, EndpointConfig, LocalExecutorConfig
 from sarathi.core.plan import SchedulerOutput, StepResult
@@ -26,6 +26,10 @@ class RoundRunner(Protocol):
     """What this executor asks of its worker."""
 
     def execute(self, batch: Batch) -> WorkerOutput: ...
+
+    def time_operators(self) -> None: ...
+
+    def host_calls(self) -> list[tuple[Any, str, str]]: ...
 
 
 class LocalExecutor:
@@ -54,10 +58,17 @@ class LocalExecutor:
         if given.logprobs is not None:
             by_row = dict(zip(rows, given.logprobs, strict=True))
             logprobs = [by_row.get(row) for row in range(batch.num_seqs)]
-        self._results.append(StepResult(token_ids, given.execution_time, given.memory, logprobs))
+        self._results.append(StepResult(token_ids, given.execution_time, given.memory, logprobs, given.operator_times))
 
     def wait(self, until: float | None = None) -> StepResult:
         return self._results.popleft()
+
+    def time_operators(self) -> bool:
+        self.worker.time_operators()
+        return True
+
+    def host_calls(self) -> list[tuple[Any, str, str]]:
+        return [(self, "submit", "prepare_inputs_e2e"), *self.worker.host_calls()]
 
     def shutdown(self) -> None:
         self._results.clear()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 from sarathi.clock import VirtualClock
 from sarathi.core.plan import MemoryStats, SchedulerOutput, StepResult
+from sarathi.simulation.latency import RoundLatency
+from sarathi.simulation.operators import operator_times
 
 
 class LatencyModel(Protocol):
@@ -40,7 +43,9 @@ class SimulatedExecutor:
         token_id: int = 0,
     ) -> None:
         self.max_inflight_steps = num_stages
+        self._latency = latency
         self._stage_times = latency.stage_times
+        self._operator_times: Callable[[SchedulerOutput], dict[str, float]] | None = None
         self._clock = clock
         self._jitter = jitter
         self._memory = memory
@@ -50,6 +55,7 @@ class SimulatedExecutor:
 
     def submit(self, output: SchedulerOutput) -> None:
         times = self._stage_times(output)
+        factor = 1.0
         if self._jitter is not None:
             factor = self._jitter()
             times = tuple(factor * seconds for seconds in times)
@@ -62,7 +68,13 @@ class SimulatedExecutor:
             free_at[stage] = end
         num_entries = len(output.decodes) + len(output.prefills)
         memory = MemoryStats() if self._memory is None else self._memory(output.num_used_blocks)
-        self._inflight.append((end, StepResult(self._token * num_entries, max(times), memory)))
+        result = StepResult(self._token * num_entries, max(times), memory)
+        if self._operator_times is not None:
+            seconds_by_operator = self._operator_times(output)
+            result = result._replace(
+                operator_times={name: factor * seconds for name, seconds in seconds_by_operator.items()}
+            )
+        self._inflight.append((end, result))
 
     def wait(self, until: float | None = None) -> StepResult | None:
         end, result = self._inflight[0]
@@ -72,6 +84,16 @@ class SimulatedExecutor:
         self._inflight.popleft()
         self._clock.sleep_until(end)
         return result
+
+    def time_operators(self) -> bool:
+        """False where round times come from a table of measured ones."""
+        if not isinstance(self._latency, RoundLatency):
+            return False
+        self._operator_times = partial(operator_times, self._latency)
+        return True
+
+    def host_calls(self) -> list[tuple[Any, str, str]]:
+        return [(self, "submit", "simulation"), (self, "wait", "simulation")]
 
     def shutdown(self) -> None:
         self._inflight.clear()

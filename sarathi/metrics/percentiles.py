@@ -103,14 +103,14 @@ class InterTokenGaps:
         self._times, self._starts = array("d"), array("q")
         # Merging only once the new parts are as large as the old keeps the total work n log n.
         if sum(len(values) for values, _ in self._pending) >= len(self._merged[0]):
-            self._merged = _merge([self._merged, *self._pending])
+            self._merged = merge_counted([self._merged, *self._pending])
             self._pending = []
 
     def counted(self) -> tuple[np.ndarray, np.ndarray]:
         """(gaps in seconds, ascending and distinct; how often each occurred)."""
         if self._times:
             self._count_buffered()
-        return _merge([self._counted_marks(), self._merged, *self._pending])
+        return merge_counted([self._counted_marks(), self._merged, *self._pending])
 
     def _counted_marks(self) -> tuple[np.ndarray, np.ndarray]:
         """The time between each round's end and the next, and how many marked requests took part in both."""
@@ -126,7 +126,8 @@ class InterTokenGaps:
 _NO_GAPS = (np.empty(0), np.empty(0, dtype=np.int64))
 
 
-def _merge(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+def merge_counted(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Counted samples as one: (values ascending and distinct, how often each occurred). Values are at least 0."""
     values = np.concatenate([v for v, _ in parts])
     counts = np.concatenate([c for _, c in parts])
     order = np.argsort(values, kind="stable")

@@ -80,7 +80,8 @@ def run_title(metadata: Mapping[str, object]) -> str:
 
 def _machine(metadata: Mapping[str, object]) -> str:
     words = [str(word) for word in (metadata.get("model"), metadata.get("device")) if word]
-    return " on ".join(words) + (" (simulated)" if metadata.get("simulated") else "")
+    replicas = f", {metadata['num_replicas']} replicas" if "num_replicas" in metadata else ""
+    return " on ".join(words) + replicas + (" (simulated)" if metadata.get("simulated") else "")
 
 
 # ---- the single plots: each draws on a figure and returns a caption
@@ -158,7 +159,7 @@ def _round_time(figure: Figure, data: RunData) -> str:
 
 def _queue_depth(figure: Figure, data: RunData) -> str:
     ax = figure.subplots()
-    times, caption = data.rounds["scheduled_time"], f"{len(data.rounds['end_time']):,} rounds"
+    times, caption = data.rounds["end_time"], f"{len(data.rounds['end_time']):,} rounds"
     for name, color in (("waiting", ORANGE), ("running", BLUE)):
         x, y = times, data.rounds[f"num_{name}"]
         if len(y) > MAX_POINTS:
@@ -289,7 +290,9 @@ def _thinned_caption(n: int, what: str) -> str:
 def _binned(
     times: np.ndarray, values: np.ndarray, reduce: Callable[[np.ndarray], float], num_bins: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(centres, reduce(values)) of the non-empty ones of `num_bins` equal slices of time. `times` ascend."""
+    """(centres, reduce(values)) of the non-empty ones of `num_bins` equal slices of time."""
+    order = np.argsort(times, kind="stable")  # replicas' rounds stand in the order of their ends
+    times, values = times[order], values[order]
     edges = np.linspace(times[0], times[-1], num_bins + 1)
     starts = np.searchsorted(times, edges[:-1])
     ends = np.append(starts[1:], len(times))

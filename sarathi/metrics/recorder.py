@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from math import nan
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,9 @@ from sarathi.metrics.records import (
     RoundRow,
     RunData,
     request_row,
-    status_word,
 )
 from sarathi.metrics.sinks import Sink
+from sarathi.metrics.slo import SloCounts, slo_verdict, status_word
 from sarathi.metrics.summary import summarize
 from sarathi.request import Request
 
@@ -53,7 +54,8 @@ _NO_REASONS = (0, 0, 0, "")
 class Recorder:
     """The engine's only way to report. `metadata` (scheduler, device, simulated, seed, ...) heads the summary."""
 
-    def __init__(self, sinks: Sequence[Sink], metadata: Mapping[str, object]) -> None:
+    def __init__(self, sinks: Sequence[Sink], metadata: Mapping[str, object], replica_id: int = 0) -> None:
+        self._replica_id = replica_id
         self._sinks = tuple(sinks)
         self._metadata = dict(metadata)
         self._round_rows: list[RoundRow] = []
@@ -68,6 +70,7 @@ class Recorder:
         self._num_preemptions = 0
         self._num_starved_rounds = 0
         self._reasons: dict[str, int] = {}
+        self._slo: dict[str, SloCounts] = {}
         self._first_arrival: float | None = None
         self._first_ignored: str | None = None
         self._unfinished_waiting_time: float | None = None
@@ -102,6 +105,7 @@ class Recorder:
         self._round_rows.append(
             (
                 output.step_id,
+                self._replica_id,
                 scheduled_time,
                 now,
                 result.execution_time,
@@ -151,8 +155,13 @@ class Recorder:
         """A request was aborted and no round reports it."""
         self._record(request)
 
-    def close(self, now: float, unfinished: Iterable[Request] = ()) -> dict[str, Any]:
-        """Write out everything and return the summary. `unfinished` requests were left when the run was cut."""
+    def close(
+        self, now: float, unfinished: Iterable[Request] = (), extra: Mapping[str, Any] = MappingProxyType({})
+    ) -> dict[str, Any]:
+        """Write out everything and return the summary, `extra` entries with it.
+
+        `unfinished` requests were left when the run was cut.
+        """
         for request in unfinished:
             self._record(request)
             started = request.first_scheduled_time if request.first_scheduled_time is not None else now
@@ -161,9 +170,10 @@ class Recorder:
             self._unfinished_scheduling_delay = max(delay, self._unfinished_scheduling_delay or 0.0)
             self._unfinished_waiting_time = max(wait, self._unfinished_waiting_time or 0.0)
         self._write()
-        summary = summarize(self.data())
+        data = self.data()
+        summary = {**summarize(data), **extra}
         for sink in self._sinks:
-            sink.close(summary)
+            sink.close(summary, data)
         return summary
 
     def data(self) -> RunData:
@@ -185,6 +195,7 @@ class Recorder:
             first_ignored=self._first_ignored,
             unfinished_waiting_time=self._unfinished_waiting_time,
             unfinished_scheduling_delay=self._unfinished_scheduling_delay,
+            slo=self._slo,
         )
 
     def _count_reasons(self, reasons: dict[str, int]) -> tuple[int, int, int, str]:
@@ -203,7 +214,10 @@ class Recorder:
         self._num_by_status[status] = self._num_by_status.get(status, 0) + 1
         if self._first_arrival is None or request.arrival_time < self._first_arrival:
             self._first_arrival = request.arrival_time
-        self._request_rows.append(request_row(request))
+        verdict = slo_verdict(request)
+        if verdict.met is not None:
+            self._slo.setdefault(request.tenant, SloCounts()).add(verdict)
+        self._request_rows.append(request_row(request, verdict, self._replica_id))
         if status == "finished":
             self._gaps.add(request.token_times)
         if len(self._request_rows) >= ROWS_PER_WRITE:

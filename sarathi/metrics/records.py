@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sarathi.request import Request, RequestStatus
+from sarathi.metrics.slo import SloCounts, SloVerdict, status_word
+from sarathi.request import Request
 
 ROUND_COLUMNS: tuple[str, ...] = (
     "step_id",
+    "replica_id",
     "scheduled_time",
     "end_time",
     "batch_execution_time",  # a stage's round as the worker measured it
@@ -75,6 +77,10 @@ REQUEST_COLUMNS: tuple[str, ...] = (
     *REQUEST_METRICS,
     "priority",
     "tenant",
+    "ttft_slo",  # targets, seconds
+    "tpot_slo",
+    "slo_met",  # 1 or 0: whether it finished within its targets; empty without one
+    "replica_id",
     "ignored_reason",
 )
 
@@ -85,20 +91,9 @@ RoundRow = tuple[int | float | str, ...]
 RequestRow = tuple[int | float | str | None, ...]
 
 _NO_TIMES = (None,) * REQUEST_METRICS.index("request_num_prefill_tokens")
-_STATUS = {
-    RequestStatus.FINISHED_STOPPED: "finished",
-    RequestStatus.FINISHED_LENGTH: "finished",
-    RequestStatus.FINISHED_ABORTED: "aborted",
-    RequestStatus.FINISHED_IGNORED: "ignored",
-}
 
 
-def status_word(request: Request) -> str:
-    """'finished', 'aborted', 'ignored', or 'unfinished' for a request that still waits or runs."""
-    return _STATUS.get(request.status, "unfinished")
-
-
-def request_row(request: Request) -> RequestRow:
+def request_row(request: Request, verdict: SloVerdict, replica_id: int) -> RequestRow:
     """The record of a request. Only a finished one has times; what it lacks is None, never 0."""
     status = status_word(request)
     num_output = len(request.output_token_ids)
@@ -141,6 +136,9 @@ def request_row(request: Request) -> RequestRow:
         *metrics,
         request.priority,
         request.tenant,
+        *request.slo,
+        None if verdict.met is None else int(verdict.met),
+        replica_id,
         request.ignored_reason,
     )
 
@@ -168,3 +166,4 @@ class RunData:
     # Of requests that had not finished when the run was closed: their waits so far, seconds.
     unfinished_waiting_time: float | None = None
     unfinished_scheduling_delay: float | None = None
+    slo: dict[str, SloCounts] = field(default_factory=dict)  # by tenant, of requests with a target

@@ -12,7 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from sarathi.metrics.records import REQUEST_COLUMNS, ROUND_COLUMNS, RequestRow, RoundRow
+import numpy as np
+
+from sarathi.metrics.records import REQUEST_COLUMNS, ROUND_COLUMNS, RequestRow, RoundRow, RunData
+
+TOKEN_GAP_COLUMNS = ("inter_token_latency", "count")
 
 
 class Sink(Protocol):
@@ -24,8 +28,8 @@ class Sink(Protocol):
         """Requests in the order they ended, cells as in REQUEST_COLUMNS."""
         ...
 
-    def close(self, summary: dict[str, Any]) -> None:
-        """The run is over; nothing is written after this."""
+    def close(self, summary: dict[str, Any], data: RunData) -> None:
+        """The run is over, and these are its summary and columns; nothing is written after this."""
         ...
 
 
@@ -38,7 +42,7 @@ class NullSink:
     def write_requests(self, rows: Sequence[RequestRow]) -> None:
         pass
 
-    def close(self, summary: dict[str, Any]) -> None:
+    def close(self, summary: dict[str, Any], data: RunData) -> None:
         pass
 
 
@@ -52,7 +56,7 @@ def _round_format() -> str:
 
 
 class CsvSink:
-    """Streams rounds.csv (times to the nanosecond) and requests.csv into `directory`, then summary.json.
+    """Streams rounds.csv (times to the nanosecond) and requests.csv into `directory`; `write_end` gives the rest.
 
     While the run lasts the tables are called *.csv.part, so a run that was cut short is seen as such; summary.json
     comes last of all.
@@ -75,11 +79,21 @@ class CsvSink:
     def write_requests(self, rows: Sequence[RequestRow]) -> None:
         self._request_writer.writerows(rows)
 
-    def close(self, summary: dict[str, Any]) -> None:
+    def close(self, summary: dict[str, Any], data: RunData) -> None:
         for file in (self._rounds, self._requests):
             file.close()
             os.replace(file.name, file.name.removesuffix(".part"))
-        write_json(self._directory / "summary.json", summary)
+        write_end(self._directory, summary, data)
+
+
+def write_end(directory: Path, summary: dict[str, Any], data: RunData) -> None:
+    """What a run's folder gets beside its two tables: token_gaps.csv (to the microsecond), and last summary.json."""
+    gaps, counts = data.token_gaps
+    shown, places = np.unique(np.round(gaps, 6), return_inverse=True)
+    sums = np.bincount(places, weights=counts, minlength=len(shown))
+    rows = "".join([f"{gap:.6f},{count:d}\n" for gap, count in zip(shown, sums.astype(np.int64), strict=True)])
+    write_text(directory / "token_gaps.csv", ",".join(TOKEN_GAP_COLUMNS) + "\n" + rows)
+    write_json(directory / "summary.json", summary)
 
 
 def write_json(path: Path, value: object) -> None:

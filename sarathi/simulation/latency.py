@@ -9,6 +9,7 @@ import functools
 import math
 import random
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from sarathi.core.plan import MemoryStats, SchedulerOutput
 from sarathi.simulation.devices import Device, EngineProfile
@@ -31,6 +32,15 @@ def round_to_tile(num_rows: int) -> int:
         if num_rows <= rows:
             return rows
     return 64
+
+
+class LayerTimes(NamedTuple):
+    """Seconds of one layer, attention apart."""
+
+    gemms: float
+    elementwise: float
+    launch: float
+    all_reduce: float  # one of the two
 
 
 class RoundLatency:
@@ -60,7 +70,7 @@ class RoundLatency:
         self.tensor_parallel_size = tp = tensor_parallel_size
         self.num_stages = pipeline_parallel_size
         self.dtype_bytes = dtype_bytes
-        self._layers_per_stage = layers = model.num_layers // pipeline_parallel_size
+        self.layers_per_stage = layers = model.num_layers // pipeline_parallel_size
         self._flops = device.bf16_tflops * 1e12 * device.compute_efficiency
         self._bandwidth = device.memory_gb_per_s * 1e9 * device.memory_efficiency
         self._link = device.interconnect_gb_per_s * 1e9 * INTERCONNECT_EFFICIENCY
@@ -70,7 +80,7 @@ class RoundLatency:
         attention_flops = device.bf16_tflops * 1e12 * device.attention_compute_efficiency
         attention_bandwidth = device.memory_gb_per_s * 1e9 * device.attention_memory_efficiency
         kv_bytes = model.kv_bytes_per_token(tp, pipeline_parallel_size, dtype_bytes)
-        self._time_per_context_token = kv_bytes / attention_bandwidth
+        self.time_per_context_token = kv_bytes / attention_bandwidth
         self._time_per_pair = 4 * layers * (model.num_heads // tp) * model.head_dim / attention_flops
 
         self._cpu_base = profile.base if profile else 0.0
@@ -81,15 +91,15 @@ class RoundLatency:
     def stage_times(self, output: SchedulerOutput) -> tuple[float, ...]:
         """Seconds of one round on each pipeline stage; the CPU's part, paid once a round, is in the first."""
         num_decodes = num_sampled = len(output.decodes)
-        attention = output.sum_decode_context_len * self._time_per_context_token
+        attention = output.sum_decode_context_len * self.time_per_context_token
         prefills = output.prefills
         for request, chunk in prefills:
             context = request.num_computed_tokens  # this chunk included
-            attention += self._prefill_attention_time(chunk, context)
+            attention += self.prefill_attention_time(chunk, context)
             if not request.num_remaining_tokens:
                 num_sampled += 1
         num_tokens = num_decodes + output.num_prefill_tokens
-        cpu = self._cpu_base + self._cpu_per_seq * (num_decodes + len(prefills))
+        cpu = self.cpu_time(num_decodes + len(prefills))
         if self.num_stages == 1:
             return (cpu + attention + self._layers_time(num_tokens) + self._head_time(num_sampled),)
         times = self._gpu_stage_times(num_tokens, num_sampled, attention)
@@ -108,10 +118,10 @@ class RoundLatency:
         `prefills` holds (chunk, tokens computed before it). Each chunk is taken to complete its prompt unless
         `num_sampled` says how many tokens are sampled.
         """
-        attention = sum_decode_context_len * self._time_per_context_token
+        attention = sum_decode_context_len * self.time_per_context_token
         num_tokens = num_decodes
         for chunk, context_before in prefills:
-            attention += self._prefill_attention_time(chunk, context_before + chunk)
+            attention += self.prefill_attention_time(chunk, context_before + chunk)
             num_tokens += chunk
         if num_sampled is None:
             num_sampled = num_decodes + len(prefills)
@@ -121,57 +131,83 @@ class RoundLatency:
         """Seconds of one stage's layers without attention: the staircase."""
         return self._layers_time(num_tokens)
 
-    def _prefill_attention_time(self, chunk: int, context: int) -> float:
+    def cpu_time(self, num_seqs: int) -> float:
+        """Seconds of the CPU in a round, which the device waits for."""
+        return self._cpu_base + self._cpu_per_seq * num_seqs
+
+    def send_time(self, num_tokens: int) -> float:
+        """Seconds to hand a stage's activations to the next one."""
+        num_bytes = num_tokens * self.model.hidden_size * self.dtype_bytes
+        return num_bytes / self._link + self.device.interconnect_latency
+
+    def prefill_attention_time(self, chunk: int, context: int) -> float:
+        """Seconds of one stage's attention for a chunk that ends `context` tokens into its prompt."""
         compute = chunk * (context - 0.5 * (chunk - 1)) * self._time_per_pair
-        memory = context * self._time_per_context_token
+        memory = context * self.time_per_context_token
         return compute if compute > memory else memory
 
     def _gpu_stage_times(self, num_tokens: int, num_sampled: int, attention: float) -> list[float]:
         times = [self._layers_time(num_tokens) + attention] * self.num_stages
         if self.num_stages > 1:
-            num_bytes = num_tokens * self.model.hidden_size * self.dtype_bytes
-            send = num_bytes / self._link + self.device.interconnect_latency
+            send = self.send_time(num_tokens)
             times[:-1] = [time + send for time in times[:-1]]
         times[-1] += self._head_time(num_sampled)
         return times
 
-    def _gemm_time(self, num_rows: int, compute_params: float, memory_params: float) -> float:
+    def gemm_time(self, num_rows: int, compute_params: float, memory_params: float) -> float:
         """Soft maximum of compute and memory time of matrices that `num_rows` rows are multiplied with."""
         compute = 2 * round_to_tile(num_rows) * compute_params / self._flops
         memory = memory_params * self.dtype_bytes / self._bandwidth
         p = self.device.overlap_exponent
         return (compute**p + memory**p) ** (1 / p)
 
-    def _compute_layers_time(self, num_tokens: int) -> float:
+    def mlps(self, num_tokens: int) -> tuple[float, float]:
+        """MLPs of a layer that one token goes through, and those that are read; without experts one and the same."""
+        model = self.model
+        if not model.num_experts:
+            return 1.0, 1.0
+        active = model.experts_per_token
+        # Expected number of experts that at least one of the tokens is routed to, were routing uniform.
+        return active, model.num_experts * (1 - (1 - active / model.num_experts) ** num_tokens)
+
+    def elements(self) -> tuple[int, int, int]:
+        """Elements that a token moves in a layer's elementwise operators.
+
+        Two norms with residual (read two, write two); rotary embedding and KV write; gated activation.
+        """
         model, tp = self.model, self.tensor_parallel_size
-        attention, mlp = model.attention_params(tp), model.mlp_params(tp)
-        active, touched = 1.0, 1.0
-        ffn = model.intermediate_size
-        if model.num_experts:
-            active = model.experts_per_token
-            # Expected number of experts that at least one of the tokens is routed to, were routing uniform.
-            touched = model.num_experts * (1 - (1 - active / model.num_experts) ** num_tokens)
-            ffn = model.moe_intermediate_size * model.experts_per_token
-        gemms = self._gemm_time(num_tokens, attention + active * mlp, attention + touched * mlp)
-        # Two norms with residual (read two, write two), rotary embedding and KV write, gated activation.
         kv = model.kv_heads_per_rank(tp) * model.head_dim
         query = model.num_heads // tp * model.head_dim
-        elements = 8 * model.hidden_size + 2 * (query + kv) + 3 * ffn // tp
-        elementwise = num_tokens * elements * self.dtype_bytes / (self._bandwidth * CACHE_SPEEDUP)
+        ffn = model.moe_intermediate_size * model.experts_per_token if model.num_experts else model.intermediate_size
+        return 8 * model.hidden_size, 2 * (query + kv), 3 * ffn // tp
+
+    def layer_times(self, num_tokens: int) -> LayerTimes:
+        model, tp = self.model, self.tensor_parallel_size
+        attention, mlp = model.attention_params(tp), model.mlp_params(tp)
+        active, touched = self.mlps(num_tokens)
+        gemms = self.gemm_time(num_tokens, attention + active * mlp, attention + touched * mlp)
+        elementwise = num_tokens * sum(self.elements()) * self.dtype_bytes / (self._bandwidth * CACHE_SPEEDUP)
         all_reduce = 0.0
         if tp > 1:  # ring: each rank moves 2 (tp - 1) / tp of the activations
             num_bytes = num_tokens * model.hidden_size * self.dtype_bytes
             all_reduce = 2 * (tp - 1) / tp * num_bytes / self._link + self.device.interconnect_latency
-        return self._layers_per_stage * (gemms + elementwise + self.device.launch_overhead + 2 * all_reduce)
+        return LayerTimes(gemms, elementwise, self.device.launch_overhead, all_reduce)
 
-    def _compute_head_time(self, num_sampled: int) -> float:
-        """LM head and sampler; nothing where no sequence samples."""
+    def _compute_layers_time(self, num_tokens: int) -> float:
+        gemms, elementwise, launch, all_reduce = self.layer_times(num_tokens)
+        return self.layers_per_stage * (gemms + elementwise + launch + 2 * all_reduce)
+
+    def head_times(self, num_sampled: int) -> tuple[float, float]:
+        """Seconds of LM head and sampler; nothing where no sequence samples."""
         if not num_sampled:
-            return 0.0
+            return 0.0, 0.0
         params = self.model.embedding_params(self.tensor_parallel_size)
         logits_bytes = 4 * num_sampled * self.model.vocab_size
         sampler = SAMPLER_OVERHEAD + SAMPLER_PASSES * logits_bytes / self._bandwidth
-        return self._gemm_time(num_sampled, params, params) + sampler
+        return self.gemm_time(num_sampled, params, params), sampler
+
+    def _compute_head_time(self, num_sampled: int) -> float:
+        return sum(self.head_times(num_sampled))
 
 
 def num_kv_blocks(

@@ -14,7 +14,7 @@ from sarathi.system.device import RoundDevice
 if TYPE_CHECKING:
     from sarathi.executor.local import LocalParts
 
-LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
+LOAD_FORMATS = ("auto", "safetensors", "pt", "gguf", "dummy")
 SHARED = ("model_config", "worker_config", "cache_config", "parallel_config", "executor_config")
 
 

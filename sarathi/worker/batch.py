@@ -58,6 +58,7 @@ class WorkerOutput(NamedTuple):
     logprobs: list[TokenLogprobs | None] | None
     execution_time: float  # seconds: model and sampler
     memory: MemoryStats
+    operator_times: dict[str, float] | None = None  # the same by operator, where it was asked for
 
 
 def build_batch(output: SchedulerOutput, seed: int) -> Batch:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from sarathi.attention import make_backend
+from sarathi.call_timer import CallTimer
 from sarathi.errors import FieldError
 from sarathi.model.architecture import Architecture
 from sarathi.model.checkpoint import SMOLLM2, open_checkpoint
@@ -20,6 +22,7 @@ from sarathi.model.transformer import load_model
 from sarathi.simulation.models import ModelShape, shape_from_config
 from sarathi.worker.batch import Batch, WorkerOutput
 from sarathi.worker.memory import GIB, HostMemory, available_host_memory
+from sarathi.worker.operators import operator_timer
 from sarathi.worker.sampler import Sampler
 
 logger = logging.getLogger(__name__)
@@ -88,6 +91,7 @@ class Worker:
         self._attention = make_backend(attention_backend, self.device, self.dtype)
         self._sampler = Sampler(self.architecture.vocab_size)
         self._kv_caches: list[torch.Tensor] = []
+        self._operators: CallTimer | None = None
         self._memory = HostMemory(self._weight_bytes)
 
     @property
@@ -172,6 +176,34 @@ class Worker:
         if self.device.type == "cuda":  # else a round that gives no token would seem to take no time
             torch.cuda.synchronize(self.device)
         return WorkerOutput(token_ids, logprobs, time.perf_counter() - started, self._memory.stats())
+
+    def time_operators(self) -> None:
+        """From now on give each round's time by operator, and in `other` what is left of it.
+
+        A GPU is waited for after every operator, so its rounds take longer. Until this is called nothing is timed.
+        """
+        if self._operators is not None:
+            return
+        timer = self._operators = operator_timer(self._model, self._attention, self._sampler, self._caught_up)
+        execute = self.execute
+
+        def execute_by_operator(batch: Batch) -> WorkerOutput:
+            timer.take()
+            given = execute(batch)
+            times = timer.take()
+            times["other"] = given.execution_time - sum(times.values())
+            return given._replace(operator_times=times)
+
+        self.execute = execute_by_operator
+
+    def host_calls(self) -> list[tuple[Any, str, str]]:
+        """What a round costs this process, to be timed: (object, method, name)."""
+        return [(self, "execute", "model_execution_e2e"), (self._sampler, "sample", "sample_e2e")]
+
+    def _caught_up(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
 
     def warm_up(self, max_num_tokens: int) -> None:
         """Compile kernels before the clock starts: a chunk and a decode in block 0, whose contents are no one's yet."""

@@ -3,11 +3,18 @@
 Nothing here knows of engines, schedulers or configuration classes; functions take plain arguments.
 """
 
-from sarathi.benchmark.workloads.intervals import poisson_arrivals, static_arrivals
-from sarathi.benchmark.workloads.lengths import Lengths, fixed_lengths, synthetic_workload, trace_lengths
+from sarathi.benchmark.workloads.intervals import gamma_arrivals, poisson_arrivals, static_arrivals
+from sarathi.benchmark.workloads.lengths import (
+    Lengths,
+    fixed_lengths,
+    synthetic_workload,
+    trace_lengths,
+    uniform_lengths,
+    zipf_lengths,
+)
 from sarathi.benchmark.workloads.sharegpt import sharegpt_workload
 from sarathi.benchmark.workloads.spec import RequestSpec, Workload
-from sarathi.benchmark.workloads.trace import Shaping, trace_workload
+from sarathi.benchmark.workloads.trace import Shaping, trace_arrivals, trace_workload
 
 __all__ = [
     "Lengths",
@@ -15,10 +22,14 @@ __all__ = [
     "Shaping",
     "Workload",
     "fixed_lengths",
+    "gamma_arrivals",
     "poisson_arrivals",
     "sharegpt_workload",
     "static_arrivals",
     "synthetic_workload",
+    "trace_arrivals",
     "trace_lengths",
     "trace_workload",
+    "uniform_lengths",
+    "zipf_lengths",
 ]

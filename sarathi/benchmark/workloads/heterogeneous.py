@@ -8,6 +8,7 @@ from sarathi.benchmark.workloads.spec import RequestSpec, Workload
 
 SHORT_PROMPT, SHORT_OUTPUT = (30, 50), (200, 220)
 LONG_PROMPT, LONG_OUTPUT = (200, 220), (4, 50)
+SHORT_TENANT, LONG_TENANT = "short", "long"
 
 
 def heterogeneous_workload(
@@ -24,7 +25,7 @@ def heterogeneous_workload(
     `shorts_per_long` + 1 is long, at places drawn by `seed`.
 
     Requests follow each other by `interval` seconds, those from the share `burst_from` to the share `burst_to` of all
-    by `burst_interval`.
+    by `burst_interval`. A request's tenant is "short" or "long".
     """
     assert 0 <= burst_from <= burst_to <= 1, (burst_from, burst_to)
     rng = random.Random(seed)
@@ -34,10 +35,14 @@ def heterogeneous_workload(
     requests = []
     arrival = 0.0
     for i in range(num_requests):
-        prompt, output = (LONG_PROMPT, LONG_OUTPUT) if i in long_ones else (SHORT_PROMPT, SHORT_OUTPUT)
+        is_long = i in long_ones
+        prompt, output = (LONG_PROMPT, LONG_OUTPUT) if is_long else (SHORT_PROMPT, SHORT_OUTPUT)
         if i:
             arrival += burst_interval if i in burst else interval
-        requests.append(RequestSpec(str(i), arrival, rng.randint(*prompt), rng.randint(*output)))
+        num_prompt, num_output = rng.randint(*prompt), rng.randint(*output)
+        requests.append(
+            RequestSpec(str(i), arrival, num_prompt, num_output, tenant=LONG_TENANT if is_long else SHORT_TENANT)
+        )
     notes = [
         f"{num_requests - num_long:,} prompts of {SHORT_PROMPT[0]} to {SHORT_PROMPT[1]} tokens and {num_long:,} of "
         f"{LONG_PROMPT[0]} to {LONG_PROMPT[1]} (seed {seed})",

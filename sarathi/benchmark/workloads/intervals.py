@@ -35,3 +35,18 @@ def poisson_arrivals(qps: float, seed: int) -> Iterator[float]:
         raise FieldError("qps", f"{qps!r} is not allowed; requests per second, above 0")
     rng = random.Random(seed)
     return accumulate(rng.expovariate(qps) for _ in count())
+
+
+def gamma_arrivals(qps: float, cv: float, seed: int) -> Iterator[float]:
+    """Gaps of a gamma distribution with mean 1 / `qps` seconds and coefficient of variation `cv`.
+
+    Its shape is 1 / cv**2: a cv of 1 is a Poisson process, less is more even, more is burstier. The first request
+    arrives after the first gap. Raises FieldError for a rate or a cv that is not above 0.
+    """
+    if not 0 < qps < math.inf:
+        raise FieldError("qps", f"{qps!r} is not allowed; requests per second, above 0")
+    if not 0 < cv < math.inf:
+        raise FieldError("cv", f"{cv!r} is not allowed; standard deviation of the gaps over their mean, above 0")
+    shape = 1 / cv**2
+    rng = random.Random(seed)
+    return accumulate(rng.gammavariate(shape, 1 / (qps * shape)) for _ in count())

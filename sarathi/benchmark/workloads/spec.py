@@ -24,6 +24,7 @@ class RequestSpec(NamedTuple):
     num_output_tokens: int  # what the engine is let generate; 0 is allowed
     prompt: str | None = None  # the text, where it is known and was asked for
     prompt_token_ids: Sequence[int] | None = None  # what a real model reads; None where lengths are enough
+    tenant: str = ""  # its class: targets of latency may differ by it
 
 
 @dataclass

@@ -1,24 +1,20 @@
-"""CSV traces: what their lengths become, and the replay of one that has arrival times.
+"""Traces: what their lengths become, the replay of one, and its arrival times alone.
 
-The columns are num_prefill_tokens and num_decode_tokens, for a replay also arrived_at in seconds; others are
-ignored. Knows nothing of generators.
+Which files are traces, and their columns, is `trace_file`'s business. Knows nothing of generators.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sarathi.benchmark.workloads.spec import MAX_ARRIVAL_TIME, RequestSpec, Workload
-from sarathi.csv_columns import MAX_VALUE, read_rows
-from sarathi.errors import FieldError
+import numpy as np
 
-LENGTH_COLUMNS = ("num_prefill_tokens", "num_decode_tokens")
-ARRIVAL_COLUMN = "arrived_at"
-# The time of day in nanoseconds is read too: only its distance from the first arrival counts.
-LIMITS = {**dict.fromkeys(LENGTH_COLUMNS, 10**9), ARRIVAL_COLUMN: 10**19}
+from sarathi.benchmark.workloads.spec import MAX_ARRIVAL_TIME, RequestSpec, Workload
+from sarathi.benchmark.workloads.trace_file import Trace, describe_days, read_trace
+from sarathi.csv_columns import MAX_VALUE
+from sarathi.errors import FieldError
+from sarathi.instants import parse_day, parse_instant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +23,9 @@ class Shaping:
 
     Counts are multiplied by their factor (> 0) and cut to integers, prompts of at least 1 token and outputs of at
     least `min_output_tokens` (0 or 1); outputs are capped at `max_output_tokens`; where prompt and output still
-    exceed `max_tokens` (>= 2) together, both are shortened in proportion, as Sarathi-Serve does. None is no limit.
+    exceed `max_tokens` (>= 2) together, both are shortened in proportion, as Sarathi-Serve does with lengths. With
+    `shorten_prompts_only` the prompt alone is, to no less than 1 token, as Sarathi-Serve does in a replay; it leaves a
+    negative prompt where the output alone is too long, here the output is then cut too. None is no limit.
     """
 
     prefill_scale_factor: float
@@ -35,73 +33,143 @@ class Shaping:
     max_tokens: int | None
     max_output_tokens: int | None
     min_output_tokens: int
+    shorten_prompts_only: bool = False
 
-    def apply(self, rows: Iterable[tuple[float, float]]) -> tuple[list[tuple[int, int]], list[str]]:
-        """(prompt, output) tokens of each row, and one line for each thing that changed some."""
-        pairs: list[tuple[int, int]] = []
-        num_raised = num_capped = num_clipped = num_cut_tokens = longest = 0
-        for prefill, decode in rows:
-            scaled_prompt = _whole(prefill * self.prefill_scale_factor)
-            scaled_output = _whole(decode * self.decode_scale_factor)
-            num_prompt, num_output = max(1, scaled_prompt), max(self.min_output_tokens, scaled_output)
-            num_raised += num_prompt > scaled_prompt or num_output > scaled_output
-            if self.max_output_tokens is not None and num_output > self.max_output_tokens:
-                num_output = self.max_output_tokens
-                num_capped += 1
-            total = num_prompt + num_output
-            longest = max(longest, total)
-            if self.max_tokens is not None and total > self.max_tokens:
-                num_prompt = max(1, num_prompt * self.max_tokens // total)
-                num_output = max(min(1, num_output), num_output * self.max_tokens // total)
-                num_clipped += 1
-                num_cut_tokens += total - num_prompt - num_output
-            pairs.append((num_prompt, num_output))
+    def apply(self, prompts: np.ndarray, outputs: np.ndarray) -> tuple[list[tuple[int, int]], list[str]]:
+        """(prompt, output) tokens of each row of two columns, and one line for each thing that changed some."""
+        scaled_prompts = _scaled(prompts, self.prefill_scale_factor)
+        scaled_outputs = _scaled(outputs, self.decode_scale_factor)
+        num_prompt, num_output = np.maximum(scaled_prompts, 1), np.maximum(scaled_outputs, self.min_output_tokens)
         notes = []
-        if num_raised:
+        if num_raised := int(((num_prompt > scaled_prompts) | (num_output > scaled_outputs)).sum()):
             notes.append(f"{num_raised:,} rows with a count of 0 were given 1 token")
-        if num_capped:
+        if self.max_output_tokens is not None and (num_capped := int((num_output > self.max_output_tokens).sum())):
+            num_output = np.minimum(num_output, self.max_output_tokens)
             notes.append(f"max_output_tokens {self.max_output_tokens:,} capped the outputs of {num_capped:,} rows")
-        if num_clipped:
+        pairs = list(zip(num_prompt.tolist(), num_output.tolist(), strict=True))
+        totals = num_prompt + num_output
+        if self.max_tokens is not None and len(too_long := np.flatnonzero(totals > self.max_tokens)):
+            for i in too_long.tolist():
+                pairs[i] = self._shortened(*pairs[i], self.max_tokens)
+            num_cut_tokens = int(totals[too_long].sum()) - sum(sum(pairs[i]) for i in too_long.tolist())
             notes.append(
-                f"max_tokens {self.max_tokens:,} shortened {num_clipped:,} of {len(pairs):,} rows by "
-                f"{num_cut_tokens:,} tokens in all (longest {longest:,})"
+                f"max_tokens {self.max_tokens:,} shortened {len(too_long):,} of {len(pairs):,} rows by "
+                f"{num_cut_tokens:,} tokens in all (longest {totals.max():,})"
             )
-        if num_empty := sum(num_output == 0 for _, num_output in pairs):
+        if num_empty := sum(output == 0 for _, output in pairs):
             notes.append(f"{num_empty:,} rows have 0 output tokens and generate nothing")
         return pairs, notes
 
+    def _shortened(self, num_prompt: int, num_output: int, max_tokens: int) -> tuple[int, int]:
+        if self.shorten_prompts_only:
+            num_output = min(num_output, max_tokens - 1)
+            return max_tokens - num_output, num_output
+        total = num_prompt + num_output
+        return max(1, num_prompt * max_tokens // total), max(min(1, num_output), num_output * max_tokens // total)
 
-def _whole(count: float) -> int:
-    return int(min(count, MAX_VALUE))
+
+def _scaled(counts: np.ndarray, factor: float) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return np.minimum(counts * factor, MAX_VALUE).astype(np.int64)
 
 
 def trace_workload(
-    trace_file: str | Path, *, num_requests: int | None, time_scale_factor: float, shaping: Shaping
+    trace_file: str | Path,
+    *,
+    num_requests: int | None,
+    time_scale_factor: float,
+    shaping: Shaping,
+    date: str | None = None,
 ) -> Workload:
     """Replay a trace at its own pace, the first `num_requests` of its requests (None: all) in time order.
 
-    `time_scale_factor` (> 0) multiplies arrival times after the first arrival was made 0. Raises ValueError as
-    `read_rows`, and FieldError of `time_scale_factor` where the last arrival is later than any run lasts.
+    `date` (`2023-08-21`) takes the rows of one day, of UTC where the file names zones. `time_scale_factor` (> 0)
+    multiplies arrival times after the first arrival was made 0. Raises ValueError as `read_trace`, and FieldError of
+    `date` where no row is of that day or the file has no dates, and of `time_scale_factor` where the last arrival is
+    later than any run lasts.
     """
-    rows = [tuple(row.values) for row in read_rows(trace_file, (ARRIVAL_COLUMN, *LENGTH_COLUMNS), LIMITS)]
-    num_unsorted = sum(b[0] < a[0] for a, b in pairwise(rows))
-    rows.sort(key=lambda row: row[0])
-    taken = rows[:num_requests]
-    first = taken[0][0]
-    times = [(time - first) * time_scale_factor for time, _, _ in taken]
-    if times[-1] > MAX_ARRIVAL_TIME:
-        raise FieldError(
-            "time_scale_factor",
-            f"{time_scale_factor:g} is too large for {trace_file}; its last request would arrive {times[-1]:,.3g} s "
-            f"after the first, at most {MAX_ARRIVAL_TIME:,} s are allowed (is it in seconds?)",
-        )
-    notes = [f"{trace_file}: {len(taken):,} of {len(rows):,} rows, arriving from {times[0]:,.3f} to {times[-1]:,.3f} s"]
-    if first:
+    trace = read_trace(trace_file, with_times=True, with_lengths=True)
+    num_rows = len(trace.times)
+    if date is not None:
+        _keep_day(trace, date)
+    of_day = "" if date is None else f" of {date}"
+    num_unsorted = int((np.diff(trace.times) < 0).sum())
+    taken = np.argsort(trace.times, kind="stable")[:num_requests]
+    times, first = _from_first(trace, taken, time_scale_factor)
+    notes = [f"{trace.label}: {len(taken):,} of {num_rows:,} rows{of_day}, arriving from 0.000 to {times[-1]:,.3f} s"]
+    if len(trace.days):
+        notes.append(f"arrival times begin at 0, the trace's {trace.instant_at(first)}")
+    elif first:
         notes.append(f"arrival times begin at 0; {first:,.3f} was taken off each before scaling")
     if num_unsorted:
         notes.append(f"arrival times were not in order ({num_unsorted:,} rows earlier than the row before); sorted")
-    if num_requests is not None and num_requests > len(rows):
-        notes.append(f"{num_requests:,} requests were asked for, the trace has {len(rows):,}")
-    pairs, notes_on_lengths = shaping.apply((prefill, decode) for _, prefill, decode in taken)
-    requests = [RequestSpec(str(i), time, *pair) for i, (time, pair) in enumerate(zip(times, pairs, strict=True))]
-    return Workload(Path(trace_file).stem, requests, notes + notes_on_lengths)
+    if num_requests is not None and num_requests > len(trace.times):
+        notes.append(f"{num_requests:,} requests were asked for, the trace has {len(trace.times):,}{of_day}")
+    if trace.format.no_output == "one":
+        shaping = replace(shaping, min_output_tokens=1)
+    pairs, notes_on_lengths = shaping.apply(trace.prompts[taken], trace.outputs[taken])
+    tenants = (
+        [trace.tenant_names[i] for i in trace.tenants[taken].tolist()] if len(trace.tenants) else [""] * len(taken)
+    )
+    requests = [
+        RequestSpec(str(i), time, num_prompt, num_output, tenant=tenant)
+        for i, (time, (num_prompt, num_output), tenant) in enumerate(zip(times, pairs, tenants, strict=True))
+    ]
+    return Workload(Path(trace_file).stem, requests, [*notes, *trace.notes, *notes_on_lengths])
+
+
+def trace_arrivals(
+    trace_file: str | Path, *, start_time: str, end_time: str, time_scale_factor: float
+) -> tuple[list[float], list[str]]:
+    """Arrival times of the part of a trace strictly between two instants, and what is to be said of them.
+
+    Each is its distance from the first of the part, in seconds, times `time_scale_factor` (> 0). Where the trace tells
+    times as numbers, they are taken for seconds after 1970-01-01. Unlike Sarathi-Serve, fractions of a second are kept
+    (it cuts distances to whole seconds, which makes bursts of what was even), the first arrival is one (there the
+    second is the first request's), and rows may stand in any order. Raises ValueError as `read_trace`, FieldError of
+    `start_time` where nothing lies between, and of `time_scale_factor` as `trace_workload`.
+    """
+    trace = read_trace(trace_file, with_times=True, with_lengths=False)
+    num_rows = len(trace.times)
+    earliest, latest = trace.times.min(), trace.times.max()
+    low, high = (trace.seconds_of(parse_instant(text)) for text in (start_time, end_time))
+    trace.keep((trace.times > low) & (trace.times < high))
+    if not len(trace.times):
+        raise FieldError(
+            "start_time",
+            f"{trace.label} has no arrival between {start_time} and {end_time}; it has {num_rows:,} from "
+            f"{trace.instant_at(earliest)} to {trace.instant_at(latest)}",
+        )
+    order = np.argsort(trace.times, kind="stable")
+    times, first = _from_first(trace, order, time_scale_factor)
+    notes = [
+        f"arrival times of {trace.label}: {len(times):,} of {num_rows:,} are between {start_time} and {end_time}, "
+        f"the first at {trace.instant_at(first)}; scaled by {time_scale_factor:g} they last {times[-1]:,.3f} s"
+    ]
+    if num_unsorted := int((np.diff(trace.times) < 0).sum()):
+        notes.append(f"arrival times were not in order ({num_unsorted:,} rows earlier than the row before); sorted")
+    return times, notes
+
+
+def _keep_day(trace: Trace, date: str) -> None:
+    if not len(trace.days):
+        raise FieldError("date", f"{date} is not allowed; {trace.label} tells times without dates (null takes all)")
+    mask = trace.days == parse_day(date)
+    if not mask.any():
+        raise FieldError("date", f"{date} is not allowed; {trace.label} has rows of {describe_days(trace)}")
+    trace.keep(mask)
+
+
+def _from_first(trace: Trace, order: np.ndarray, factor: float) -> tuple[list[float], float]:
+    """Times of the rows in `order` after the first of them, times `factor`; and that first time."""
+    sorted_times = trace.times[order]
+    first = float(sorted_times[0])
+    with np.errstate(over="ignore"):
+        times = ((sorted_times - first) * factor).tolist()
+    if times[-1] > MAX_ARRIVAL_TIME:
+        raise FieldError(
+            "time_scale_factor",
+            f"{factor:g} is too large for {trace.path}; its last request would arrive {times[-1]:,.3g} s "
+            f"after the first, at most {MAX_ARRIVAL_TIME:,} s are allowed (is it in seconds?)",
+        )
+    return times, first

@@ -1,0 +1,101 @@
+"""Latency against rate, one panel for each objective and one curve for each job, as PNG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sarathi.benchmark.capacity_search.options import Slo
+from sarathi.config import BenchmarkConfig, SimulatedExecutorConfig
+from sarathi.metrics.plots import COLORS, DPI, GREY, LINE_STYLES, RED
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from sarathi.benchmark.capacity_search.pool import Outcome
+
+PANEL = 4.6  # inches, the width of a panel
+MARKERS = "osD^vP"
+
+
+def plot_capacity(outcomes: Sequence[Outcome], slos: Sequence[Slo], path: Path) -> None:
+    """Draw every finished probe, each objective's limit, and a dotted line at each job's capacity.
+
+    Points without a finite value (requests unfinished at the time limit) stand at the upper edge, hollow.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shown = [outcome for outcome in outcomes if outcome.probes]
+    width = max(8.0, PANEL * len(slos) + 1)
+    legend_rows = math.ceil(len(shown) / 3)
+    height = 4.4 + 0.22 * legend_rows
+    figure = Figure(figsize=(width, height), dpi=DPI)
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(slos), squeeze=False)[0]
+    for ax, slo in zip(panels, slos, strict=True):
+        _panel(ax, shown, slo)
+    bottom = (0.75 + 0.22 * legend_rows) / height
+    figure.subplots_adjust(left=0.75 / width, right=1 - 0.2 / width, top=1 - 0.55 / height, bottom=bottom, wspace=0.25)
+    figure.text(0.12 / width, 1 - 0.12 / height, "Latency against rate", va="top", fontsize=12, fontweight="bold")
+    figure.text(1 - 0.12 / width, 1 - 0.13 / height, _note(shown), va="top", ha="right", fontsize=8.5, color=GREY)
+    handles, labels = panels[0].get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="lower center", ncols=3, frameon=False, fontsize=8.5)
+    part = path.with_name(path.name + ".part")
+    figure.savefig(part, format="png")
+    part.replace(path)
+
+
+def _panel(ax: Axes, outcomes: Sequence[Outcome], slo: Slo) -> None:
+    values = [value for o in outcomes for p in o.probes if (value := p.figures[slo.quantity]) and value < math.inf]
+    low, high = min([*values, slo.limit]), max([*values, slo.limit])
+    is_wide = high > 30 * low
+    top = high * (2 if is_wide else 1.15)
+    if is_wide:
+        ax.set_yscale("log")
+    for i, outcome in enumerate(outcomes):
+        color, style = COLORS[i % len(COLORS)], LINE_STYLES[i // len(COLORS) % len(LINE_STYLES)]
+        points = sorted((p.rate, value) for p in outcome.probes if (value := p.figures[slo.quantity]) is not None)
+        if not points:
+            continue
+        rates = [rate for rate, _ in points]
+        heights = [min(value, top) for _, value in points]
+        marker = MARKERS[i % len(MARKERS)]
+        ax.plot(rates, heights, style, color=color, linewidth=1.5, marker=marker, markersize=4, label=outcome.job.key)
+        lost = [rate for rate, value in points if value == math.inf]
+        ax.plot(lost, [top] * len(lost), marker, color="white", markeredgecolor=color, markersize=5, clip_on=False)
+        capacity = getattr(outcome.end, "low", None)
+        if capacity is not None:
+            ax.axvline(capacity, color=color, linestyle=":", linewidth=1)
+    ax.axhline(slo.limit, color=RED, linestyle="--", linewidth=1.2)
+    ax.annotate(
+        f"limit {slo.limit:g} s", (0.02, slo.limit), xycoords=("axes fraction", "data"), xytext=(0, 3),
+        textcoords="offset points", fontsize=8.5, color=RED,
+    )  # fmt: skip
+    ax.set_xscale("log")
+    ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    ax.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:e}"[0] in "235" else "")
+    if is_wide:
+        ax.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    ax.set_ylim(top=top) if is_wide else ax.set_ylim(0, top)
+    ax.set(xlabel="rate (requests/s)", ylabel=f"{slo.label} (s)")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(which="both", color=GREY, labelsize=9)
+    ax.grid(True, color="#e5e7eb", linewidth=0.7)
+    ax.set_axisbelow(True)
+
+
+def _note(outcomes: Sequence[Outcome]) -> str:
+    """What ran, where that is the same for all, and what a point is."""
+    machines = {_machine(outcome.job.config) for outcome in outcomes}
+    machine = f"{machines.pop()}; " if len(machines) == 1 else ""
+    return f"{machine}each point a probe, a job's probes with the same requests"
+
+
+def _machine(config: BenchmarkConfig) -> str:
+    executor = config.executor_config
+    simulated = isinstance(executor, SimulatedExecutorConfig)
+    return f"{config.model_config.model} on {executor.device} (simulated)" if simulated else config.model_config.model

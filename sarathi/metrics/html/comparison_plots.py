@@ -1,0 +1,182 @@
+"""The figures of a comparison: runs over one another. One colour is one row of the comparison throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sarathi.metrics.compared_groups import Entry
+from sarathi.metrics.compared_run import PROMPT_LENGTH
+from sarathi.metrics.comparison import Comparison
+from sarathi.metrics.headline import E2E, METRICS, TPOT, TTFT
+from sarathi.metrics.html.figures import (
+    COLORS,
+    DASHES,
+    MAX_CDF_POINTS,
+    Counted,
+    Figure,
+    add_line,
+    bars,
+    cdf,
+    plotly_text,
+    scatter,
+)
+from sarathi.metrics.html.page import Page
+from sarathi.metrics.percentiles import merge_counted
+
+_MIN_IN_MEDIAN = 8  # fewer requests than that have no median drawn
+_MAX_IN_A_ROW = 6  # names of a legend
+_PERCENTILES = np.arange(1, 100)
+_BY_LABEL = {metric.label: metric for metric in METRICS}
+
+
+def add_plots(page: Page, comparison: Comparison) -> None:
+    page.add_section(
+        "Distributions",
+        "Finished requests; those of all seeds of a row together. A click on a name in a legend hides its line. Of a "
+        f"line with more than {MAX_CDF_POINTS:,} steps as many are drawn, more of them in the tail.",
+    )
+    _add_cdfs(page, comparison.entries)
+    page.add_section("Percentiles and prompt lengths")
+    for title, metric in (("Time to first token", TTFT), ("End-to-end time", E2E)):
+        _add_ratio(page, comparison, title, metric)
+    _add_ttft_by_prompt_length(page, comparison.entries)
+    page.add_section("Latency against fairness", "A point is a run: to the left is faster.")
+    _add_fairness(page, comparison.entries, "slowdown max", "worst slowdown (E2E / execution), lower is fairer")
+    _add_fairness(page, comparison.entries, "slowdown Jain", "Jain index of slowdown, 1 is even")
+    _add_slo(page, comparison)
+
+
+def _add_cdfs(page: Page, entries: Sequence[Entry]) -> None:
+    for title, metric, unit in (
+        ("End-to-end time", E2E, "s"),
+        ("Time to first token", TTFT, "s"),
+        ("Time per output token", TPOT, "ms"),
+    ):
+        series: dict[str, np.ndarray | Counted] = {entry.label: _pooled(entry, metric) for entry in entries}
+        _add_cdf(page, series, title, unit, [len(values) for values in series.values()])
+    gaps: dict[str, np.ndarray | Counted] = {
+        entry.label: merge_counted([run.token_gaps for run in entry.runs]) for entry in entries
+    }
+    _add_cdf(page, gaps, "Inter-token latency", "ms", [int(values[1].sum()) for values in gaps.values()])
+
+
+def _add_cdf(page: Page, series: dict[str, np.ndarray | Counted], title: str, unit: str, counts: list[int]) -> None:
+    figure = cdf(series, title.lower(), unit, scale=1e3 if unit == "ms" else 1.0)
+    if not figure["data"]:
+        return
+    figure["layout"]["xaxis"]["type"] = "log"
+    figure["layout"]["showlegend"] = True
+    span = " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
+    page.add_figure(_with_room(figure), f"{span} values in each", title=title, wide=len(series) > _MAX_IN_A_ROW)
+
+
+def _add_ratio(page: Page, comparison: Comparison, title: str, metric: str) -> None:
+    """Each percentile over the baseline's."""
+    base = _pooled(comparison.baseline, metric)
+    if not len(base):
+        return
+    below = np.percentile(base, _PERCENTILES)
+    figure = scatter({}, "percentile", f"{title.lower()}, as a multiple of the baseline's", "")
+    for i, entry in enumerate(comparison.entries):
+        values = _pooled(entry, metric)
+        if len(values):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ratio = np.percentile(values, _PERCENTILES) / below
+            hover = f"P%{{x}}: %{{y:.3~f}} times the baseline's<extra>{plotly_text(entry.label)}</extra>"
+            add_line(figure, _PERCENTILES, ratio, entry.label, *_style(i, hover))
+    figure["layout"]["yaxis"]["rangemode"] = "normal"
+    figure["layout"]["showlegend"] = True
+    caption = (
+        f"P1 to P99; {comparison.baseline.label} is 1. Below 1 is faster. Not the same requests at each percentile."
+    )
+    page.add_figure(_with_room(figure), caption, title=f"{title}, percentile by percentile", log_switch="y")
+
+
+def _add_ttft_by_prompt_length(page: Page, entries: Sequence[Entry]) -> None:
+    figure = scatter({}, "prompt length (tokens), log scale", "median time to first token (s)", "", log_x=True)
+    for i, entry in enumerate(entries):
+        x, y = medians_by_doubling(_pooled(entry, PROMPT_LENGTH), _pooled(entry, TTFT))
+        if len(x):
+            hover = f"about %{{x:,.0f}} tokens: %{{y:,.4~r}} s<extra>{plotly_text(entry.label)}</extra>"
+            add_line(figure, x, y, entry.label, *_style(i, hover))
+            figure["data"][-1] |= {"mode": "lines+markers", "marker": {"size": 7}}
+    if figure["data"]:
+        figure["layout"]["showlegend"] = True
+        caption = f"Median of each doubling of the prompt length; fewer than {_MIN_IN_MEDIAN} requests have none"
+        page.add_figure(
+            _with_room(figure), caption, title="Time to first token by prompt length", wide=True, log_switch="y"
+        )
+
+
+def medians_by_doubling(lengths: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(middle of each doubling of `lengths`, in which enough requests lie; their median value)."""
+    known = np.isfinite(values) & (lengths > 0)
+    doubling = np.floor(np.log2(lengths[known]))
+    found = [(float(d), values[known][doubling == d]) for d in np.unique(doubling)]
+    points = [(2.0 ** (d + 0.5), float(np.median(inside))) for d, inside in found if len(inside) >= _MIN_IN_MEDIAN]
+    return np.array([x for x, _ in points]), np.array([y for _, y in points])
+
+
+def _add_fairness(page: Page, entries: Sequence[Entry], label: str, y_label: str) -> None:
+    latency, evenness = _BY_LABEL["TTFT mean s"], _BY_LABEL[label]
+    series, texts = {}, {}
+    for entry in entries:
+        points = [(latency.of(run.summary), evenness.of(run.summary)) for run in entry.runs]
+        known = [i for i, point in enumerate(points) if None not in point]
+        series[entry.label] = tuple(np.array([points[i][axis] for i in known], dtype=float) for axis in (0, 1))
+        texts[entry.label] = [plotly_text(entry.runs[i].path.name) for i in known]
+    hover = "mean TTFT %{x:,.4~r} s<br>%{y:,.4~r}"
+    figure = scatter(series, "mean time to first token (s)", y_label, hover, texts=texts)
+    for i, trace in enumerate(figure["data"]):
+        trace["marker"] |= {"size": 11, "symbol": i // len(COLORS)}
+        trace["opacity"] = 0.85
+    figure["layout"]["showlegend"] = True
+    for axis in ("xaxis", "yaxis"):
+        figure["layout"][axis]["rangemode"] = "normal"
+    page.add_figure(_with_room(figure), title=f"Mean TTFT and {label}")
+
+
+def _add_slo(page: Page, comparison: Comparison) -> None:
+    page.add_section("Service level targets")
+    shares = {label: _values_of(comparison, label) for label in ("SLO met %", "SLO TTFT met %", "SLO TPOT met %")}
+    shares = {label: values for label, values in shares.items() if np.isfinite(values).any()}
+    if not shares:
+        page.add_text(
+            "No run had targets (--slo_config_ttft, --slo_config_tpot), so there are no shares and no goodput."
+        )
+        return
+    names = [entry.label for entry in comparison.entries]
+    figure = bars(names, shares, "", "share of requests with a target (%)", "%{y:.1f} %")
+    caption = "Of all requests with a target, the unfinished ones among them; means over seeds"
+    page.add_figure(figure, caption, title="Targets met")
+    goodput = {"goodput": _values_of(comparison, "goodput req/s")}
+    figure = bars(names, goodput, "", "requests per second", "%{y:,.4~r} requests/s")
+    page.add_figure(
+        figure, "Requests that finished within all of their targets, over the run's length", title="Goodput"
+    )
+
+
+def _values_of(comparison: Comparison, label: str) -> np.ndarray:
+    """Of each entry, in the unit of the label; NaN for None."""
+    metric = _BY_LABEL[label]
+    values = [comparison.row(entry.label, metric).value for entry in comparison.entries]
+    return np.array([np.nan if value is None else value * metric.factor for value in values])
+
+
+def _pooled(entry: Entry, column: str) -> np.ndarray:
+    """Of finished requests of all runs, NaN where one has no value (of an output of one token, say)."""
+    return np.concatenate([run.finished[column] for run in entry.runs])
+
+
+def _style(i: int, hover: str) -> tuple[str, str, str]:
+    """Colour, hover label and dash of the i-th entry, as `cdf` chooses them."""
+    return COLORS[i % len(COLORS)], hover, DASHES[i // len(COLORS) % len(DASHES)]
+
+
+def _with_room(figure: Figure) -> Figure:
+    """The legend of many runs stands beside the axes, so that it does not cover them."""
+    if len(figure["data"]) > _MAX_IN_A_ROW:
+        figure["layout"]["legend"] = {"orientation": "v", "x": 1.02, "xanchor": "left", "y": 1, "yanchor": "top"}
+    return figure

@@ -1,0 +1,95 @@
+"""Several replicas' records as those of one run: columns in memory, and tables on disk."""
+
+from __future__ import annotations
+
+import csv
+import heapq
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from sarathi.metrics.percentiles import merge_counted
+from sarathi.metrics.records import REQUEST_COLUMNS, ROUND_COLUMNS, RunData
+from sarathi.metrics.slo import SloCounts
+
+TOTALS = ("num_waiting", "num_running")  # of all replicas at that moment, in the merged columns
+
+
+def merge_runs(parts: Sequence[RunData], metadata: Mapping[str, object]) -> RunData:
+    """One run of all replicas' rounds, in order of their ends, and requests. `num_waiting` and `num_running` become
+    sums over the replicas."""
+    order = np.argsort(np.concatenate([part.rounds["end_time"] for part in parts]), kind="stable")
+    rounds = {
+        name: np.concatenate([part.rounds[name] for part in parts])[order]
+        for name in parts[0].rounds
+        if name not in TOTALS
+    }
+    rounds |= {name: sum(_latest(part, name, rounds["end_time"]) for part in parts) for name in TOTALS}
+    slo: dict[str, SloCounts] = {}
+    for part in parts:
+        for tenant, counts in part.slo.items():
+            slo[tenant] = slo.get(tenant, SloCounts()) + counts
+    return RunData(
+        metadata=dict(metadata),
+        rounds=rounds,
+        requests={name: np.concatenate([part.requests[name] for part in parts]) for name in parts[0].requests},
+        token_gaps=merge_counted([part.token_gaps for part in parts]),
+        num_by_status=_sums(part.num_by_status for part in parts),
+        num_preemptions=sum(part.num_preemptions for part in parts),
+        num_starved_rounds=sum(part.num_starved_rounds for part in parts),
+        reasons=_sums(part.reasons for part in parts),
+        first_arrival_time=_of_known(min, (part.first_arrival_time for part in parts)),
+        first_ignored=next((part.first_ignored for part in parts if part.first_ignored), None),
+        unfinished_waiting_time=_of_known(max, (part.unfinished_waiting_time for part in parts)),
+        unfinished_scheduling_delay=_of_known(max, (part.unfinished_scheduling_delay for part in parts)),
+        slo=slo,
+    )
+
+
+def merge_tables(folders: Sequence[Path], directory: Path) -> None:
+    """rounds.csv and requests.csv of all `folders` as one table each in `directory`, rows by the time of their ends."""
+    end = ROUND_COLUMNS.index("end_time")
+    arrival, e2e = REQUEST_COLUMNS.index("arrival_time"), REQUEST_COLUMNS.index("request_e2e_time")
+    _merge_table("rounds.csv", folders, directory, lambda row: float(row[end]))
+    # Requests without an end stand last in each table.
+    _merge_table(
+        "requests.csv", folders, directory, lambda row: float(row[arrival]) + float(row[e2e]) if row[e2e] else math.inf
+    )
+
+
+def _merge_table(name: str, folders: Sequence[Path], directory: Path, key: Callable[[list[str]], float]) -> None:
+    files = [open(folder / name, encoding="utf-8", newline="") for folder in folders]
+    part = directory / f"{name}.part"
+    try:
+        tables = [csv.reader(file) for file in files]
+        headers = [next(table) for table in tables]
+        with open(part, "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(headers[0])
+            writer.writerows(heapq.merge(*tables, key=key))
+    finally:
+        for file in files:
+            file.close()
+    os.replace(part, directory / name)
+
+
+def _latest(part: RunData, name: str, times: np.ndarray) -> np.ndarray:
+    """The column's value after the part's last round that ended by each of `times`; 0 before its first."""
+    values = np.concatenate([[0], part.rounds[name].astype(np.int64)])
+    return values[np.searchsorted(part.rounds["end_time"], times, side="right")]
+
+
+def _sums(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for one in counts:
+        for name, number in one.items():
+            total[name] = total.get(name, 0) + number
+    return total
+
+
+def _of_known(choose: Callable[[list[float]], float], values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return choose(known) if known else None

@@ -1,0 +1,278 @@
+"""`python -m sarathi.metrics.wandb_process DIR`: records the run that writes into DIR in Weights & Biases.
+
+Started by WandbFollower, never by hand. It hears a JSON line of settings on stdin, then `complete` or `failed` when the
+run is over (as an end of the pipe is, when the run's process died), and answers on stdout in JSON lines: signs of
+progress, and one with the key `line` at the end. It reads the run's files and knows nothing of the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import math
+import os
+import select
+import shutil
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from sarathi.metrics.run_folder import REQUEST_TEXTS, ROUND_TEXTS
+from sarathi.metrics.wandb_follower import LOG, warning
+
+if TYPE_CHECKING:
+    import wandb
+
+# While the run lasts at most so many rounds a poll are recorded: what a real device does in a second. A simulated run
+# is faster than wandb whatever one does; the rest follows when it is over.
+POLL_SECONDS, ROUNDS_PER_POLL = 1.0, 500
+ROUNDS_PER_SIGN = 1000
+MAX_ROUNDS_AFTER_FAILURE = 20_000  # a few seconds' worth: who stopped a run waits no longer; its CSV file has the rest
+MAX_TABLE_ROWS = 10_000  # as many as wandb shows of a table
+MIN_FREE_BYTES = 1 << 16
+INIT_SECONDS, UPLOAD_SECONDS = 30, 600  # limits, where the network is slow or gone
+
+
+class Opened(NamedTuple):
+    run: wandb.Run
+    why_offline: str  # empty where it is online, or offline as asked
+
+
+def main() -> int:
+    os.nice(19)
+    directory = Path(sys.argv[1])
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what wandb prints goes to the log
+
+    def answer(key: str, value: object) -> None:
+        with contextlib.suppress(OSError):  # nobody waits any more
+            print(json.dumps({key: value}), file=answers, flush=True)
+
+    try:
+        line = _record(directory, open(0, "rb", buffering=0, closefd=False), answer)
+    except Exception as error:
+        with contextlib.suppress(OSError):  # of a full disk
+            traceback.print_exc()
+        line = warning(f"{_one_line(error)}; see {directory / LOG}")
+        status = 1
+    else:
+        status = 0
+    answer("line", line)
+    return status
+
+
+def _record(directory: Path, orders: IO[bytes], answer: Any) -> str:
+    order = json.loads(orders.readline())
+    opened = _open_run(directory, order)
+    rounds = Rounds(opened.run, directory)
+    while not select.select([orders], [], [], POLL_SECONDS)[0]:
+        if not (directory / "rounds.csv").exists():  # else the run is over and the rest may come at once
+            rounds.record(ROUNDS_PER_POLL)
+    complete = orders.readline().strip() == b"complete"
+    recorded, limit = 0, math.inf if complete else MAX_ROUNDS_AFTER_FAILURE
+    while recorded < limit and (new := rounds.record(ROUNDS_PER_SIGN)):
+        recorded += new
+        answer("num_rounds", rounds.num_recorded)
+    note = _record_end(opened.run, directory, rounds.step)
+    answer("uploads", True)
+    opened.run.finish(exit_code=0 if complete else 1)
+    return _where(opened, note)
+
+
+def _open_run(directory: Path, order: Mapping[str, Any]) -> Opened:
+    # As wandb would see it in the run's own process, with its files in the run's folder.
+    os.environ.setdefault("WANDB_PROGRAM", order["argv"][0])
+    for name in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
+        os.environ.setdefault(name, str(directory / "wandb"))
+    os.environ.setdefault("WANDB_INIT_TIMEOUT", str(INIT_SECONDS))
+    sys.argv = list(order["argv"])
+    try:
+        import wandb
+    except ModuleNotFoundError as error:
+        raise RuntimeError(f"the package {error.name} is not installed (pip install wandb)") from error
+    config = order["config"]
+    settings = wandb.Settings(
+        console="off",
+        silent=True,
+        disable_code=True,
+        finish_timeout=UPLOAD_SECONDS,
+        sweep_id=order["sweep_id"],
+        x_stats_pid=os.getppid(),
+        x_disable_stats=bool(config.get("simulated")),  # use of this host says nothing about the device
+    )
+
+    def init(mode: Any) -> wandb.Run:
+        return wandb.init(
+            project=order["project"],
+            group=order["group"],
+            name=order["name"] or f"{config.get('scheduler', '')} {directory.name}".strip(),
+            id=order["id"],
+            resume="allow" if order["id"] else None,
+            tags=order["tags"],
+            config=config,
+            dir=directory,
+            mode=mode,
+            settings=settings,
+        )
+
+    mode = order["mode"]
+    if mode == "auto":
+        mode = os.environ.get("WANDB_MODE") or "online"
+    try:
+        return Opened(init(mode), "")
+    except wandb.Error as error:
+        if mode != "online":
+            raise
+        traceback.print_exc()
+        wandb.teardown()  # else it holds the run's id
+        return Opened(init("offline"), _one_line(error))
+
+
+class Rounds:
+    """The rows of rounds.csv(.part) as steps of the wandb run; its columns keep their names."""
+
+    def __init__(self, run: wandb.Run, directory: Path) -> None:
+        self._run, self._directory = run, directory
+        self._file: IO[str] | None = None
+        self._columns: list[tuple[int, str]] = []  # of numbers
+        self._rest = ""  # of a line that is not complete yet
+        self.num_recorded = 0
+        self._first_step = run.starting_step  # not 0 where an earlier run is continued
+
+    @property
+    def step(self) -> int:
+        """Of the next row. Rows are counted, as rounds of several replicas share their step_ids."""
+        return self._first_step + self.num_recorded
+
+    def record(self, at_most: int) -> int:
+        """Record that many of the rows that have come since; returns how many there were."""
+        before = self.num_recorded
+        for cells in self._new_rows():
+            row = {name: _number(cells[i]) for i, name in self._columns if cells[i] != ""}
+            self._run.log(row, step=self.step)
+            self.num_recorded += 1
+            if self.num_recorded - before == at_most:
+                break
+        return self.num_recorded - before
+
+    def _new_rows(self) -> Iterator[list[str]]:
+        file = self._open()
+        if file is None:
+            return
+        while line := file.readline():
+            self._rest += line
+            if not line.endswith("\n"):
+                continue
+            (cells,) = csv.reader([self._rest])
+            self._rest = ""
+            if self._columns:
+                yield cells
+            else:
+                self._columns = [(i, name) for i, name in enumerate(cells) if name not in ROUND_TEXTS]
+                self._define_metrics()
+
+    def _open(self) -> IO[str] | None:
+        """The file keeps being the same when the run's end gives it its final name."""
+        for name in ("rounds.csv.part", "rounds.csv"):
+            if self._file is None:
+                with contextlib.suppress(FileNotFoundError):
+                    self._file = open(self._directory / name, encoding="utf-8", newline="")
+        return self._file
+
+    def _define_metrics(self) -> None:
+        """Over the engine's time; their last values are no summary of a run, which has its own."""
+        for _, name in self._columns:
+            step = None if name == "end_time" else "end_time"
+            self._run.define_metric(name, step_metric=step, summary="none")
+
+
+def _record_end(run: wandb.Run, directory: Path, step: int) -> str:
+    """Summary, table, plots and report, as far as they are there; a note of what was left out."""
+    import wandb
+
+    if (directory / "summary.json").exists():
+        summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
+        run.summary.update(dict(flat_summary(summary)))
+    table, note = _requests_table(directory)
+    views: dict[str, Any] = {} if table is None else {"requests": table}
+    for plot in sorted((directory / "plots").glob("*.png")):
+        views[f"plots/{plot.stem}"] = wandb.Image(str(plot))
+    if (directory / "report.html").exists():
+        views["report"] = wandb.Html(str(directory / "report.html"), inject=False)
+    if views:
+        run.log(views, step=step)
+    return note
+
+
+def flat_summary(summary: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """What can stand in a column of wandb's table of runs, named as in request_e2e_time/p99; lists are left out."""
+    for name, value in summary.items():
+        if isinstance(value, Mapping):
+            yield from flat_summary(value, f"{prefix}{name}/")
+        elif isinstance(value, str | int | float):
+            yield f"{prefix}{name}", value
+
+
+def _requests_table(directory: Path) -> tuple[wandb.Table | None, str]:
+    import wandb
+
+    path = next((path for name in ("requests.csv", "requests.csv.part") if (path := directory / name).exists()), None)
+    if path is None:
+        return None, ""
+    with open(path, encoding="utf-8", newline="") as file:
+        num_rows = sum(1 for _ in csv.reader(file)) - 1
+    every = max(1, -(-num_rows // MAX_TABLE_ROWS))
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = csv.reader(file)
+        header = next(rows, [])
+        table = wandb.Table(columns=[*header])
+        for i, cells in enumerate(rows):
+            if i % every == 0 and len(cells) == len(header):  # a failed run may break off in a line
+                table.add_data(*(_cell(name, cell) for name, cell in zip(header, cells, strict=True)))
+    note = f"its table holds every {every}th of {num_rows:,} requests, requests.csv all" if every > 1 else ""
+    return table, note
+
+
+def _cell(column: str, text: str) -> str | int | float | None:
+    return text if column in REQUEST_TEXTS else None if text == "" else _number(text)
+
+
+def _number(text: str) -> int | float:
+    return int(text) if text.isdecimal() else float(text)
+
+
+def _where(opened: Opened, note: str) -> str:
+    run = opened.run
+    if run.disabled:
+        return "wandb: disabled by WANDB_MODE"
+    if run.offline:
+        folder = Path(run.dir).parent
+        if problem := _write_problem(folder):
+            return warning(f"{problem}; what there is: wandb sync {folder}")
+        why = f" ({opened.why_offline})" if opened.why_offline else ""
+        text = f"wandb: an offline run{why}; to upload it: wandb sync {folder}"
+    else:
+        text = f"wandb: {run.url}"
+    return "; ".join(filter(None, [text, note]))
+
+
+def _write_problem(folder: Path) -> str:
+    """Why the run's file may lack something: wandb raises nothing where it cannot write, and says so in a log alone."""
+    if shutil.disk_usage(folder).free < MIN_FREE_BYTES:
+        return "the disk is full"
+    with contextlib.suppress(FileNotFoundError), open(folder / "logs" / "debug-internal.log", encoding="utf-8") as log:
+        for line in log:
+            if '"ERROR"' in line and "failed to save record" in line:
+                return json.loads(line)["msg"]
+    return ""
+
+
+def _one_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,261 @@
+"""Whole comparisons of real (simulated) runs through the command line: tables, CSV, page, warnings and bad input."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sarathi.benchmark import compare as command
+from sarathi.benchmark.build import build_workload
+from sarathi.benchmark.compare import compare
+from sarathi.benchmark.runner import run_benchmark
+from sarathi.config import parse_args
+from sarathi.metrics.comparison import Row
+from sarathi.metrics.headline import E2E, METRICS
+
+SEEDS = (1, 2, 3, 4)
+NUM_REQUESTS = 40
+FLAGS = (
+    "--executor_config_type=SIMULATED",
+    "--request_generator_config_type=SYNTHETIC",
+    f"--synthetic_request_generator_config_num_requests={NUM_REQUESTS}",
+    "--length_generator_config_type=TRACE",
+    "--trace_request_length_generator_config_max_tokens=4096",
+    "--poisson_request_interval_generator_config_qps=20",
+    "--no-metrics_config_plots",
+    "--log_level=warning",
+)
+
+
+def make_run(output_dir: Path, *flags: str) -> Path:
+    """A small run under a load that lets a queue grow; its folder."""
+    lengths = output_dir.parent / "lengths.csv"
+    if not lengths.exists():
+        pairs = [(1800 if i % 5 == 0 else 60 + 11 * i, 10 + i % 30) for i in range(50)]
+        rows = "".join(f"{prompt},{output}\n" for prompt, output in pairs)
+        lengths.write_text(f"num_prefill_tokens,num_decode_tokens\n{rows}")
+    trace = f"--trace_request_length_generator_config_trace_file={lengths}"
+    config = parse_args([*FLAGS, trace, f"--output_dir={output_dir}", *flags])
+    directory = run_benchmark(config, build_workload(config)).directory
+    assert directory is not None
+    return directory
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """By name: runs of seed 1, 'sarathi' and 'aging' the first of SEEDS that lie in the folder 'seeds'."""
+    root = tmp_path_factory.mktemp("compare")
+    seeds = {
+        (name, seed): make_run(
+            root / "seeds", f"--scheduler_config_type={name}", f"--{name}_scheduler_config_max_num_seqs=6",
+            f"--seed={seed}", "--slo_config_ttft=1",
+        )
+        for name in ("sarathi", "aging") for seed in SEEDS
+    }  # fmt: skip
+    return {
+        "seeds": root / "seeds",
+        "sarathi": seeds["sarathi", 1],
+        "aging": seeds["aging", 1],
+        "aging of seed 2": seeds["aging", 2],
+        "cut": make_run(root / "cut", "--sarathi_scheduler_config_max_num_seqs=6", "--seed=1", "--time_limit=2"),
+        "slower": make_run(root / "slower", "--poisson_request_interval_generator_config_qps=2", "--seed=1"),
+    }
+
+
+@pytest.fixture(autouse=True)
+def own_log_level(caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.WARNING):
+        yield
+
+
+def digest(folder: Path) -> str:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return hashlib.sha256(b"".join(str(path).encode() + path.read_bytes() for path in files)).hexdigest()
+
+
+def test_schedulers_over_seeds_are_paired_and_nothing_is_to_warn_of(runs, tmp_path, capsys, caplog) -> None:
+    before = digest(runs["seeds"])
+    assert command.main([str(runs["seeds"]), "--output-dir", str(tmp_path / "out")]) == 0
+    assert digest(runs["seeds"]) == before
+    assert not caplog.records
+    out = capsys.readouterr().out
+    assert "8 runs; changes are against SARATHI" in out and str(tmp_path / "out" / "comparison.html") in out
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["comparison.csv", "comparison.html"]
+
+
+def test_the_csv_file_reads_back_to_the_rows(runs, tmp_path) -> None:
+    path = tmp_path / "table.csv"
+    assert command.main([str(runs["seeds"]), "--csv", str(path), "--html", str(tmp_path / "page.html")]) == 0
+    assert path.read_bytes().count(b"\r\n") == path.read_bytes().count(b"\n")
+    with path.open(newline="") as file:
+        table = list(csv.DictReader(file))
+    comparison = compare([runs["seeds"]])
+    assert list(table[0]) == list(Row._fields) and len(table) == len(comparison.rows) == 2 * len(METRICS) + 10
+    for cells, row in zip(table, comparison.rows, strict=True):
+        assert [cells["label"], cells["metric"], cells["statistic"]] == list(row[:3])
+        for name in ("value", "ci_low", "ci_high", "delta_percent", "delta_ci_low", "delta_ci_high"):
+            assert cells[name] == "" if (value := getattr(row, name)) is None else float(cells[name]) == value
+        assert cells["paired"] == {None: "", True: "true", False: "false"}[row.paired]
+
+
+def test_means_and_changes_are_those_of_the_summaries(runs) -> None:
+    comparison = compare([runs["seeds"]])
+    summaries = [json.loads((path / "summary.json").read_text()) for path in sorted(runs["seeds"].iterdir())]
+    means = {
+        name: sum(s[E2E]["mean"] for s in summaries if s["scheduler"] == name) / len(SEEDS)
+        for name in ("SARATHI", "AGING")
+    }
+    row = comparison.row("AGING", METRICS[0])
+    assert row.value == pytest.approx(means["AGING"]) and row.ci_low < row.value < row.ci_high
+    assert row.delta_percent == pytest.approx(100 * (means["AGING"] / means["SARATHI"] - 1))
+    assert row.delta_ci_low < row.delta_percent < row.delta_ci_high
+    assert (row.paired, row.num_runs, row.num_pairs) == (True, 4, 4)
+    assert comparison.row("SARATHI", METRICS[0]).delta_percent is None
+    paired = comparison.paired_requests[0]
+    assert (paired.num_requests, paired.num_pairs) == (4 * NUM_REQUESTS, 4)
+    assert paired.mean - paired.baseline_mean == pytest.approx(paired.difference)
+    assert paired.mean == pytest.approx(means["AGING"])
+    by_statistic = {metric.statistic: metric for metric in METRICS if metric.name == "slo.share_met"}
+    assert comparison.row("AGING", by_statistic["value"]).value == pytest.approx(
+        sum(s["slo"]["share_met"] for s in summaries if s["scheduler"] == "AGING") / 4
+    )
+
+
+def test_two_runs_of_one_workload_compare_request_by_request(runs) -> None:
+    comparison = compare([runs["sarathi"], runs["aging"]], baseline=runs["aging"])
+    assert comparison.warnings == [] and comparison.baseline.label == "AGING"
+    e2e = comparison.paired_requests[0]
+    assert (e2e.label, e2e.num_requests, e2e.num_pairs) == ("SARATHI", NUM_REQUESTS, 1)
+    assert e2e.difference_interval.low < e2e.difference < e2e.difference_interval.high
+    assert 0 < e2e.share_faster < 1 and e2e.share_faster + e2e.share_slower <= 1
+    row = comparison.row("SARATHI", METRICS[0])
+    assert row.paired is True and row.delta_ci_low is None and row.ci_low is None
+
+
+def test_a_run_against_its_copy_changes_by_nothing(runs, tmp_path) -> None:
+    shutil.copytree(runs["aging"], tmp_path / "copy")
+    comparison = compare([runs["aging"], tmp_path / "copy"])
+    for row in comparison.rows:
+        if row.label == comparison.entries[1].label and row.metric != "schedule_time" and row.statistic != "value":
+            assert row.delta_percent in (0.0, None)
+    assert comparison.row(comparison.entries[1].label, METRICS[0]).delta_percent == 0.0
+    assert comparison.paired_requests[0].share_faster == comparison.paired_requests[0].share_slower == 0.0
+
+
+def test_other_seeds_and_workloads_are_told_to_be_unpaired(runs, capsys, caplog, tmp_path) -> None:
+    argv = [str(runs[name]) for name in ("sarathi", "aging of seed 2", "slower")]
+    assert command.main([*argv, "--output-dir", str(tmp_path)]) == 0
+    told = caplog.messages
+    assert any("not paired: seeds differ (2 and 1)" in line for line in told)
+    assert any("not paired: arrival times differ (40 of 40 requests" in line for line in told)
+    assert all("\n" not in line for line in told)
+    page = (tmp_path / "comparison.html").read_text()
+    assert page.count('class="notice"') == len(told) > 0 and "seeds differ (2 and 1)" in page
+    comparison = compare(argv)
+    others = [entry.label for entry in comparison.entries[1:]]
+    assert [comparison.row(label, METRICS[0]).paired for label in others] == [False, False]
+    assert comparison.paired_requests == []
+
+
+def test_a_run_cut_short_is_told_and_compared_over_what_both_finished(runs) -> None:
+    comparison = compare([runs["sarathi"], runs["cut"]])
+    whole, cut = (entry.runs[0].summary["num_finished"] for entry in comparison.entries)
+    assert cut < whole == NUM_REQUESTS
+    assert any("requests unfinished or aborted; its means" in line for line in comparison.warnings)
+    assert any(f"different requests: {cut} finished and 40 in the baseline" in line for line in comparison.warnings)
+    e2e = comparison.paired_requests[0]
+    assert e2e.num_requests == cut and e2e.difference == pytest.approx(0, abs=1e-9)  # the same until the cut
+    assert comparison.row(comparison.entries[1].label, METRICS[0]).delta_percent < 0  # the trap that is warned of
+
+
+def test_without_requests_json_workloads_are_compared_by_the_table(runs, tmp_path) -> None:
+    for name in ("sarathi", "aging"):
+        shutil.copytree(runs[name], tmp_path / name)
+        (tmp_path / name / "requests.json").unlink()
+    comparison = compare([tmp_path], baseline="SARATHI")
+    assert comparison.warnings == [] and comparison.row("AGING", METRICS[0]).paired is True
+
+
+def test_the_baseline_may_be_a_row_or_a_folder_that_is_not_among_the_runs(runs) -> None:
+    assert compare([runs["seeds"]], baseline="AGING").baseline.label == "AGING"
+    outside = compare([runs["aging"]], baseline=runs["sarathi"])
+    assert [entry.label for entry in outside.entries] == ["AGING", "SARATHI"] and outside.baseline.label == "SARATHI"
+    with pytest.raises(ValueError, match=r"--baseline: .* holds several rows \(SARATHI, AGING\)"):
+        compare([runs["seeds"]], baseline=runs["seeds"])
+    with pytest.raises(
+        ValueError, match="--baseline: SPF is no folder with a run, and no row; rows are SARATHI, AGING"
+    ):
+        compare([runs["seeds"]], baseline="SPF")
+
+
+def unfinished(folder: Path) -> None:
+    (folder / "summary.json").unlink()
+    (folder / "requests.csv").rename(folder / "requests.csv.part")
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (unfinished, "holds no summary.json: the run is not finished"),
+        (lambda folder: (folder / "requests.csv").unlink(), "holds no requests.csv"),
+        (lambda folder: (folder / "summary.json").write_text('{"schedu'), "is broken"),
+        (lambda folder: (folder / "requests.json").write_text("[{}]"), "lacks 'request_id'"),
+        (lambda folder: (folder / "requests.json").write_text("[1]"), "requests.json is broken"),
+    ],
+    ids=["unfinished", "no table", "half a summary", "other keys", "no objects"],
+)
+def test_a_run_that_cannot_be_read_is_one_line(runs, tmp_path, capsys, caplog, harm, told) -> None:
+    shutil.copytree(runs["aging"], tmp_path / "runs" / "bad")
+    harm(tmp_path / "runs" / "bad")
+    argv = [str(runs["sarathi"]), str(runs["aging"]), str(tmp_path / "runs"), f"--output-dir={tmp_path / 'out'}"]
+    with pytest.raises(SystemExit) as stopped:
+        command.main(argv)
+    error = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+    assert stopped.value.code == 2 and len(error) == 1
+    assert told in error[0] and str(tmp_path / "runs" / "bad") in error[0] and "--skip-incomplete" in error[0]
+    assert not (tmp_path / "out").exists()
+    assert command.main([*argv, "--skip-incomplete"]) == 0
+    assert any("left out" in line for line in caplog.messages)
+
+
+def test_bad_arguments_are_one_line(runs, tmp_path, capsys) -> None:
+    one, two = str(runs["sarathi"]), str(runs["aging"])
+    for argv, told in (
+        ([one], "two runs or more are needed"),
+        ([one, one], "two runs or more are needed"),
+        ([one, str(tmp_path / "none")], "is not a folder"),
+        ([one, str(tmp_path)], "holds no summary.json, and no folder in it does"),
+        ([one, two, f"--output-dir={two}/plots"], "would lie in a run's folder"),
+        ([one, two, f"--csv={one}/comparison.csv"], "would lie in a run's folder"),
+        ([one, two, "--output"], "unrecognized arguments"),
+        ([], "RUN"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            command.main(argv)
+        assert stopped.value.code == 2
+        error = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+        assert len(error) == 1 and told in error[0], argv
+
+
+def test_by_default_files_go_beside_the_runs(runs, capsys) -> None:
+    assert command.main([str(runs["sarathi"]), str(runs["cut"])]) == 0
+    made = list(runs["seeds"].parent.glob("comparison_*/comparison.*"))
+    assert sorted(path.name for path in made) == ["comparison.csv", "comparison.html"]
+    assert str(made[0].parent) in capsys.readouterr().out
+    shutil.rmtree(made[0].parent)
+
+
+def test_the_page_draws_every_figure_without_a_word_on_the_console(runs, tmp_path) -> None:
+    browser = pytest.importorskip("tests.browser")
+    assert command.main([str(runs["seeds"]), "--output-dir", str(tmp_path)]) == 0
+    page = tmp_path / "comparison.html"
+    visit = browser.visit(page)
+    assert visit.console == []
+    assert page.read_text().count('class="plot"') == 11 and 'data-figures="11"' in visit.dom
+    assert "paired by seed" in visit.dom and page.stat().st_size < 4_000_000
