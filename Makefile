@@ -14,7 +14,7 @@ WANDB_STAMP := $(VENV)/.set-up-wandb
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint requirements.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-speed bench-engine real-engine aging routing crumbs lprs paper-level predictor predictor-paper checkpoints test test-slow lint format clean
+.PHONY: help bench bench-speed bench-engine real-engine aging routing capacity crumbs lprs paper-level predictor predictor-paper checkpoints test test-slow lint format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +46,11 @@ paper-level: $(STAMP) ## Run the workload of the paper's Table 4, FCFS beside Ag
 
 routing: $(STAMP) ## Compare the routing rules over four simulated replicas
 	@$(BIN)/python -m benchmarks.routing
+
+capacity: $(STAMP) ## Search the highest rate that each scheduler serves within its objectives
+	@$(BIN)/python -m sarathi.benchmark.capacity_search.main --config-path benchmarks/configs/capacity.yml \
+		--output-dir results/capacity --executor_config_type SIMULATED \
+		$(if $(DEVICE),--simulated_executor_config_device $(DEVICE)) $(if $(TTFT),--ttft-slo-value $(TTFT))
 
 crumbs: $(STAMP) ## Run LPRS without and with APC on the paper's heterogeneous workload
 	@$(BIN)/python -m benchmarks.crumbs

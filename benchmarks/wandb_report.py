@@ -115,7 +115,7 @@ def build_workspace(entity: str, project: str, name: str, groups: Sequence[str])
     for section in sections[:2]:
         section.is_open = True
     runs = ws.RunsetSettings(
-        filters=[expr.Metric("Group").isin(list(groups))] if groups else [],
+        filters=expr.And(expr.Metric("Group").isin(list(groups))) if groups else "",
         groupby=[expr.Config(SCHEDULER)],
         group_colors=dict(zip(SCHEDULER_CONFIGS, COLOURS, strict=False)),
         pinned_columns=[

@@ -253,6 +253,24 @@ def test_flag(flag: str, tmp_path: Path) -> None:
     assert case.check(before, after)
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--num_replicas 2 --replica_resource_mapping [[[null,0]]]",
+        "--parallel_config_tensor_parallel_size 2 --replica_resource_mapping [[[null,0]]]",
+        "--replica_resource_mapping [[null,0]]",
+        '--replica_resource_mapping [[["",0]]]',
+        '--replica_resource_mapping [[["a",-1]]]',
+        '--replica_resource_mapping [[["a","0"]]]',
+    ],
+)
+def test_places_that_do_not_fit_the_replicas(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_args(flags.split())
+    error = capsys.readouterr().err
+    assert error.startswith("error: --replica_resource_mapping: ") and "one entry for each replica" in error
+
+
 def test_every_flag_has_a_case(shared: Path) -> None:
     with (shared / "upstream_flags.csv").open() as file:
         flags = {row["flag"].removeprefix("--") for row in csv.DictReader(file)}

@@ -24,6 +24,7 @@ def test_lengths_are_the_papers():
     assert {min(r.num_prompt_tokens for r in short), max(r.num_prompt_tokens for r in short)} == {30, 50}
     assert {min(r.num_output_tokens for r in short), max(r.num_output_tokens for r in short)} == {200, 220}
     assert all(200 <= r.num_prompt_tokens <= 220 and 4 <= r.num_output_tokens <= 50 for r in long)
+    assert {r.tenant for r in short} == {"short"} and {r.tenant for r in long} == {"long"}
 
 
 def test_the_burst_is_a_fifth_of_the_requests():

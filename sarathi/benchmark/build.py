@@ -79,7 +79,7 @@ def _build_workload(config: BenchmarkConfig, system: System | None) -> Workload:
         lengths = _lengths(generator)
         arrivals, notes = _arrivals(generator)
         num_requests = None if generator.duration else generator.num_requests
-        if num_requests is None and isinstance(arrivals, list):  # of a trace, which ends
+        if num_requests is None and generator.duration is None and isinstance(arrivals, list):  # of a trace, which ends
             num_requests = len(arrivals)
         with naming(prefix):
             workload = synthetic_workload(lengths, arrivals, num_requests=num_requests, duration=generator.duration)

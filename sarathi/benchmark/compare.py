@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> None:
-    from sarathi.benchmark.comparison_text import csv_text, terminal_tables
+    from sarathi.benchmark.comparison_text import terminal_tables
     from sarathi.benchmark.progress import progress_bar
 
     try:
@@ -129,17 +129,24 @@ def _main(argv: Sequence[str] | None) -> None:
     num_runs = len({run.path for entry in comparison.entries for run in entry.runs})
     print(f"{num_runs} runs; changes are against {comparison.baseline.label}\n")
     print(f"{terminal_tables(comparison)}\n", flush=True)
-    _write(csv_path, csv_text(comparison))
-    print(f"table: {csv_path}", flush=True)
+    for line in write_comparison(comparison, csv_path, html_path):
+        print(line)
+
+
+def write_comparison(comparison: Comparison, csv_path: Path, html_path: Path) -> list[str]:
+    """Write the table and, where plotly is installed, the page; a line for each, saying where it is."""
+    from sarathi.benchmark.comparison_text import csv_text
     from sarathi.metrics.html.comparison_page import comparison_page
 
+    _write(csv_path, csv_text(comparison))
+    lines = [f"table: {csv_path}"]
     try:
         page = comparison_page(comparison, html_path.parent).render()
     except ImportError as error:
         logger.warning("no page: %s", error)
-        return
+        return lines
     _write(html_path, page)
-    print(f"page:  {html_path}")
+    return [*lines, f"page:  {html_path}"]
 
 
 def _exit(text: str) -> NoReturn:

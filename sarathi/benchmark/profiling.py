@@ -20,7 +20,8 @@ def profiled(directory: Path, simulated: bool) -> Iterator[Callable[[], None]]:
     """Profile what runs inside, and write it into `directory`; yields what is to be called after each round.
 
     Of simulated rounds: profile.pstats, cProfile's statistics of the whole run, which takes about twice as long. Of
-    real ones: profile.json.gz, torch.profiler's Chrome trace of the first PROFILED_ROUNDS. A run that fails leaves none.
+    real ones: profile.json.gz, torch.profiler's Chrome trace of the first PROFILED_ROUNDS. A run that fails leaves no
+    profile.
     """
     profile = _host_profile if simulated else _model_profile
     with profile(directory) as after_round:

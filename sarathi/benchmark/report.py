@@ -8,6 +8,8 @@ from typing import Any
 from sarathi.config import BenchmarkConfig, LocalExecutorConfig, SimulatedExecutorConfig
 from sarathi.metrics.headline import terse_metrics
 
+MAX_REPLICA_ROWS = 16  # more stand in summary.json and report.html alone
+
 
 def device_notice(config: BenchmarkConfig) -> str:
     """Says what runs the rounds, and loudly where nothing below was measured on a device."""
@@ -33,6 +35,14 @@ def _number(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def _replicas(summary: Mapping[str, Any]) -> str:
+    return f", {summary['num_replicas']} replicas ({summary['routing']})" if "replicas" in summary else ""
+
+
 def summary_table(summary: Mapping[str, Any]) -> str:
     """One run, a line for each metric with its percentiles, and the counts above them."""
     counts = ", ".join(
@@ -40,13 +50,19 @@ def summary_table(summary: Mapping[str, Any]) -> str:
     )
     lines = [
         f"{summary['scheduler']}, {summary['model']} on {summary['device']}"
-        f"{' (simulated)' if summary['simulated'] else ''}: "
+        f"{' (simulated)' if summary['simulated'] else ''}{_replicas(summary)}: "
         f"{summary['num_requests']:,} requests: {counts}",
         f"{summary['num_rounds']:,} rounds in {_number(summary['makespan'])} s; {_number(summary['requests_per_s'])} "
         f"requests/s, {_number(summary['output_tokens_per_s'], 1)} output tokens/s; "
         f"{summary['num_preemptions']:,} preemptions; Jain index of slowdown "
         f"{_number(summary['fairness']['jain_index_slowdown'], 3)}",
     ]
+    if (slo := summary["slo"])["num_with_target"]:
+        lines.append(
+            f"targets: {slo['num_met']:,} of {slo['num_with_target']:,} requests met theirs "
+            f"({_percent(slo['share_met'])}; TTFT {_percent(slo['share_ttft_met'])}, TPOT "
+            f"{_percent(slo['share_tpot_met'])}); goodput {_number(slo['goodput_requests_per_s'])} requests/s"
+        )
     if summary["first_ignored"]:
         lines.append(f"ignored, the first of {summary['num_ignored']:,}: {summary['first_ignored']}")
     if summary["reasons"]:
@@ -73,14 +89,18 @@ def summary_table(summary: Mapping[str, Any]) -> str:
         ("round of one stage, ms", "batch_execution_time", 1e3),
     ):
         lines.append(f"{label:<28}" + "".join(f"{_cell(summary, metric, name, factor):>10}" for name in statistics))
+    replicas = summary.get("replicas", [])
+    if 0 < len(replicas) <= MAX_REPLICA_ROWS:
+        rows = {str(i): replica for i, replica in enumerate(replicas)}
+        lines += ["", comparison_table(rows, "replica")]
     return "\n".join(lines)
 
 
-def comparison_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
-    """A row for each run."""
+def comparison_table(summaries: Mapping[str, Mapping[str, Any]], first: str = "scheduler") -> str:
+    """A row for each run, or whatever has a summary; their names stand under `first`."""
     metrics = terse_metrics(list(summaries.values()))
     rows = {name: [metric.show(metric.of(summary)) for metric in metrics] for name, summary in summaries.items()}
-    return table_of(rows, "scheduler", [metric.label for metric in metrics])
+    return table_of(rows, first, [metric.label for metric in metrics])
 
 
 def table_of(rows: Mapping[str, Sequence[str]], first: str, headers: Sequence[str]) -> str:

@@ -24,6 +24,8 @@ ABOUT = "Replays one workload under every scheduler; where a --scheduler_config_
 # serve them, so that the order of the queue matters. The context holds the longest of them.
 DEFAULTS = {
     "executor_config_type": "SIMULATED",
+    "slo_config_ttft": 10.0,
+    "slo_config_tpot": 0.05,
     "sharegpt_request_generator_config_num_requests": 200,
     "model_config_max_model_len": 6144,
 }
@@ -91,6 +93,14 @@ def _tell_files(results: Mapping[str, RunResult], config: BenchmarkConfig) -> No
         with told_if_incomplete(Path(config.output_dir) / "comparison.png"):
             path = plot_comparison(runs, Path(config.output_dir) / "comparison.png")
         print(f"plots: in the folder 'plots' of each run; all schedulers over one another: {path}")
+    if len(directories) > 1 and config.metrics_config.report:
+        from sarathi.benchmark.compare import compare, write_comparison
+
+        output_dir = Path(config.output_dir)
+        with told_if_incomplete(output_dir / "comparison.html"):
+            comparison = compare(list(directories.values()))
+            for line in write_comparison(comparison, output_dir / "comparison.csv", output_dir / "comparison.html"):
+                print(line)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # is faster than wandb whatever one does; the rest follows when it is over.
 POLL_SECONDS, ROUNDS_PER_POLL = 1.0, 500
 ROUNDS_PER_SIGN = 1000
-MAX_ROUNDS_AFTER_FAILURE = 20_000  # a few seconds' worth: who stopped a run waits no longer; its CSV file has the rest
+MAX_ROUNDS_AFTER_FAILURE = 5_000  # a second or two: who stopped a run waits no longer; its CSV file has the rest
 MAX_TABLE_ROWS = 10_000  # as many as wandb shows of a table
 MIN_FREE_BYTES = 1 << 16
 INIT_SECONDS, UPLOAD_SECONDS = 30, 600  # limits, where the network is slow or gone
@@ -76,10 +76,12 @@ def _record(directory: Path, orders: IO[bytes], answer: Any) -> str:
     while recorded < limit and (new := rounds.record(ROUNDS_PER_SIGN)):
         recorded += new
         answer("num_rounds", rounds.num_recorded)
-    note = _record_end(opened.run, directory, rounds.step)
+    notes = [_record_end(opened.run, directory, rounds.step)]
+    if recorded >= limit:
+        notes.append("its last rounds are in rounds.csv.part alone")
     answer("uploads", True)
     opened.run.finish(exit_code=0 if complete else 1)
-    return _where(opened, note)
+    return "; ".join([_where(opened), *filter(None, notes)])
 
 
 def _open_run(directory: Path, order: Mapping[str, Any]) -> Opened:
@@ -244,7 +246,7 @@ def _number(text: str) -> int | float:
     return int(text) if text.isdecimal() else float(text)
 
 
-def _where(opened: Opened, note: str) -> str:
+def _where(opened: Opened) -> str:
     run = opened.run
     if run.disabled:
         return "wandb: disabled by WANDB_MODE"
@@ -253,10 +255,8 @@ def _where(opened: Opened, note: str) -> str:
         if problem := _write_problem(folder):
             return warning(f"{problem}; what there is: wandb sync {folder}")
         why = f" ({opened.why_offline})" if opened.why_offline else ""
-        text = f"wandb: an offline run{why}; to upload it: wandb sync {folder}"
-    else:
-        text = f"wandb: {run.url}"
-    return "; ".join(filter(None, [text, note]))
+        return f"wandb: an offline run{why}; to upload it: wandb sync {folder}"
+    return f"wandb: {run.url}"
 
 
 def _write_problem(folder: Path) -> str:
