@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from sarathi.benchmark import main as benchmark_main
 from sarathi.benchmark.build import build_workload
@@ -73,6 +72,11 @@ def totals(generator) -> list[int]:
     return [sum(pair) for pair in islice(generator.pairs, 20_000)]
 
 
+@pytest.fixture(scope="module")
+def stats():
+    return pytest.importorskip("scipy.stats")
+
+
 @pytest.fixture
 def dated(tmp_path) -> Path:
     path = tmp_path / "dated.csv"
@@ -116,7 +120,7 @@ def test_prefill_to_decode_ratio(kind, ratio):
         assert output == min(math.ceil(total / (1 + ratio)), total - 1) and prompt >= 1
 
 
-def test_uniform_lengths_are_uniform():
+def test_uniform_lengths_are_uniform(stats):
     drawn = totals(uniform_lengths(min_tokens=100, max_tokens=299, prefill_to_decode_ratio=3, seed=5))
     observed = np.bincount(drawn)[100:300]
     assert len(observed) == 200 and max(drawn) == 299
@@ -124,7 +128,7 @@ def test_uniform_lengths_are_uniform():
 
 
 @pytest.mark.parametrize("theta", [0.1, 0.6, 1.0, 1.7])
-def test_zipf_lengths_follow_zipfs_law(theta):
+def test_zipf_lengths_follow_zipfs_law(stats, theta):
     """At theta = 1, where the usual approximation divides by 0, and above it too."""
     drawn = totals(
         zipf_lengths(min_tokens=50, max_tokens=89, theta=theta, scramble=False, prefill_to_decode_ratio=1, seed=5)
@@ -146,10 +150,11 @@ def test_theta_and_scramble():
     assert np.median(plain) < 1100 and np.ptp(np.percentile(scrambled, (25, 75))) > 500
     frequencies = [sorted(np.unique(values, return_counts=True)[1].tolist()) for values in (plain, scrambled)]
     assert frequencies[0] == frequencies[1]  # the same draws, each length under another name
-    assert (drawn(theta=1.2, scramble=True, seed=7) != scrambled).any()
+    most_frequent = {np.bincount(drawn(theta=5, scramble=True, seed=seed)).argmax() for seed in range(3)}
+    assert len(most_frequent) == 3  # which name is the seed's choice
 
 
-def test_lengths_do_not_go_with_arrivals_of_the_same_seed():
+def test_lengths_do_not_go_with_arrivals_of_the_same_seed(stats):
     generators = (
         uniform_lengths(min_tokens=2, max_tokens=10_000, prefill_to_decode_ratio=1, seed=42),
         zipf_lengths(min_tokens=2, max_tokens=10_000, theta=0.1, scramble=False, prefill_to_decode_ratio=1, seed=42),
@@ -183,7 +188,7 @@ def test_qps_of_gamma_scales_time():
 
 
 @pytest.mark.parametrize("cv", [0.05, 0.5, 1.0, 2.5])
-def test_gamma_gaps_follow_their_distribution(cv):
+def test_gamma_gaps_follow_their_distribution(stats, cv):
     """Mean 1 / qps and this coefficient of variation: shape 1 / cv**2."""
     times = list(islice(gamma_arrivals(8, cv, seed=3), 40_000))
     gaps = np.diff([0, *times])

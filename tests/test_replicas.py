@@ -15,7 +15,7 @@ from sarathi.benchmark.replicas import LoadRecorder, route_of
 from sarathi.benchmark.runner import run_benchmark
 from sarathi.benchmark.workloads.spec import RequestSpec, Workload
 from sarathi.config import parse_args
-from sarathi.engine.engine import replay
+from sarathi.engine.engine import Engine, replay
 from sarathi.metrics.percentiles import PERCENTILES
 from sarathi.metrics.run_folder import read_run
 from sarathi.replica.load import ReplicaLoad
@@ -144,8 +144,8 @@ def test_loads_matter(workload):
 def test_a_router_knows_what_has_happened_by_the_arrival_and_no_more():
     """A round that ends after an arrival has told nothing yet; one that ends with it has."""
     load = ReplicaLoad()
-    engine = make_engine(make_scheduler(), latency=FixedLatency(1.0))
-    engine.recorder = LoadRecorder(load, engine.recorder)
+    recorded = make_engine(make_scheduler(), latency=FixedLatency(1.0))
+    engine = Engine(recorded.scheduler, recorded.executor, recorded.clock, LoadRecorder(load, recorded.recorder))
     seen = []
 
     class Looks:

@@ -23,7 +23,7 @@ from sarathi.benchmark.build import build_workload
 from sarathi.benchmark.entry_point import INTERRUPTED
 from sarathi.benchmark.runner import run_benchmark
 from sarathi.config import parse_args
-from sarathi.metrics import wandb_follower, wandb_process
+from sarathi.metrics import wandb_end, wandb_follower, wandb_process
 from sarathi.metrics.run_folder import REQUEST_TEXTS, ROUND_TEXTS
 from sarathi.metrics.wandb_follower import WandbFollower
 from tests.wandb_file import OfflineRun, read_offline_run
@@ -318,7 +318,7 @@ def test_ctrl_c_ends_the_run_and_leaves_no_process(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sarathi.benchmark.main", *SMALL, *WANDB, many, f"--output_dir={tmp_path}"]
     run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        wait_until(lambda: bool(list(tmp_path.glob("*/wandb/offline-run-*"))))
+        wait_until(lambda: any(path.stat().st_size > 100_000 for path in tmp_path.glob("*/rounds.csv.part")))
         run.send_signal(signal.SIGINT)
         _, err = run.communicate(timeout=60)
     finally:
@@ -395,10 +395,10 @@ def test_a_run_that_was_stopped_is_not_kept_waiting_for_all_its_rounds(
 
 
 def test_a_long_table_of_requests_is_thinned_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wandb_process, "MAX_TABLE_ROWS", 10)
+    monkeypatch.setattr(wandb_end, "MAX_TABLE_ROWS", 10)
     lines = "".join(f"r{i},{i}\n" for i in range(25))
     (tmp_path / "requests.csv").write_text(f"request_id,arrival_time\n{lines}")
-    table, note = wandb_process._requests_table(tmp_path)
+    table, note = wandb_end.requests_table(tmp_path)
     assert table is not None and [row[1] for row in table.data] == list(range(0, 25, 3))
     assert note == "its table holds every 3th of 25 requests, requests.csv all"
 

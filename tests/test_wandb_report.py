@@ -17,7 +17,7 @@ from sarathi.config import SCHEDULER_CONFIGS, parse_args
 from sarathi.metrics.plots import plot_run
 from sarathi.metrics.records import ROUND_COLUMNS
 from sarathi.metrics.run_folder import ROUND_TEXTS
-from sarathi.metrics.wandb_process import flat_summary
+from sarathi.metrics.wandb_end import flat_summary
 
 FLAGS = (
     "--executor_config_type=SIMULATED",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -31,6 +32,7 @@ from sarathi.system import System
 if TYPE_CHECKING:
     from sarathi.metrics.wandb_follower import WandbFollower
 
+logger = logging.getLogger(__name__)
 PROGRESS_EVERY = 256  # simulated rounds; a real one takes long enough to be told alone
 
 
@@ -58,6 +60,8 @@ def run_benchmark(
     systems = build_replicas(config, system)
     metadata = {**system.metadata(config), "workload": workload.name, "seed": config.seed}
     if not config.metrics_config.write_metrics:
+        if config.enable_profiling:
+            logger.warning("--enable_profiling has no effect without --metrics_config_write_metrics")
         return _run(config, workload, systems, metadata, on_progress, None)
     directory = _make_run_directory(config)
     with told_if_incomplete(directory, "its files that end in .part break off"):

@@ -120,10 +120,6 @@ class MetricsConfig(Config):
         False, "Upstream's switch for single rounds.", no_effect="rounds.csv always holds every round"
     )
 
-    @property
-    def wandb_tag_names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(tag.strip() for tag in (self.wandb_tags or "").split(",") if tag.strip()))
-
     def check(self) -> None:
         """wandb's own rules for names, checked here because what it refuses later would not end the run."""
         if self.wandb_project is not None and not self.write_metrics:
@@ -133,8 +129,13 @@ class MetricsConfig(Config):
             if value is not None and (value != value.strip() or len(value) > 128 or set(value) & set(refused)):
                 without = f", without {' '.join(refused)}" if refused else ""
                 self.reject(name, f"at most 128 characters, no space at either end{without}")
-        if any(len(tag) > 64 for tag in self.wandb_tag_names):
+        if any(len(tag) > 64 for tag in tag_names(self.wandb_tags)):
             self.reject("wandb_tags", "tags of at most 64 characters, separated by commas")
+
+
+def tag_names(text: str | None) -> tuple[str, ...]:
+    """The tags in a text that separates them by commas, each once."""
+    return tuple(dict.fromkeys(tag.strip() for tag in (text or "").split(",") if tag.strip()))
 
 
 def are_node_device_pairs(value: object) -> bool:
@@ -235,8 +236,7 @@ class SloConfig(Config):
 
 
 def _is_target(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value is None or (is_number and 0 < value <= MAX_NUMBER)
+    return value is None or (isinstance(value, int | float) and value is not True and 0 < value <= MAX_NUMBER)
 
 
 @dataclass(frozen=True)

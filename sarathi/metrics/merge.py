@@ -27,7 +27,8 @@ def merge_runs(parts: Sequence[RunData], metadata: Mapping[str, object]) -> RunD
         for name in parts[0].rounds
         if name not in TOTALS
     }
-    rounds |= {name: sum(_latest(part, name, rounds["end_time"]) for part in parts) for name in TOTALS}
+    for name in TOTALS:
+        rounds[name] = np.sum([_latest(part, name, rounds["end_time"]) for part in parts], axis=0)
     slo: dict[str, SloCounts] = {}
     for part in parts:
         for tenant, counts in part.slo.items():

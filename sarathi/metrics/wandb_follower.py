@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sarathi.config import Config, EndpointConfig, chosen_type, flag_prefix
+from sarathi.config.system import tag_names
 
 LOG = "wandb.log"
 SILENCE_LIMIT = 60.0  # seconds without a sign of progress after which the run no longer waits
@@ -132,7 +133,7 @@ def _order(config: EndpointConfig, metadata: Mapping[str, object]) -> dict[str, 
         "name": metrics.wandb_run_name,
         "id": metrics.wandb_run_id,
         "sweep_id": metrics.wandb_sweep_id,
-        "tags": metrics.wandb_tag_names,
+        "tags": tag_names(metrics.wandb_tags),
         "mode": metrics.wandb_mode,
         "config": {**flat_settings(config), **metadata},
         "argv": sys.argv,

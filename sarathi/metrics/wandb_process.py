@@ -20,7 +20,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from sarathi.metrics.run_folder import REQUEST_TEXTS, ROUND_TEXTS
+from sarathi.metrics.run_folder import ROUND_TEXTS
+from sarathi.metrics.wandb_end import number, record_end
 from sarathi.metrics.wandb_follower import LOG, warning
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 POLL_SECONDS, ROUNDS_PER_POLL = 1.0, 500
 ROUNDS_PER_SIGN = 1000
 MAX_ROUNDS_AFTER_FAILURE = 5_000  # a second or two: who stopped a run waits no longer; its CSV file has the rest
-MAX_TABLE_ROWS = 10_000  # as many as wandb shows of a table
 MIN_FREE_BYTES = 1 << 16
 INIT_SECONDS, UPLOAD_SECONDS = 30, 600  # limits, where the network is slow or gone
 
@@ -76,7 +76,7 @@ def _record(directory: Path, orders: IO[bytes], answer: Any) -> str:
     while recorded < limit and (new := rounds.record(ROUNDS_PER_SIGN)):
         recorded += new
         answer("num_rounds", rounds.num_recorded)
-    notes = [_record_end(opened.run, directory, rounds.step)]
+    notes = [record_end(opened.run, directory, rounds.step)]
     if recorded >= limit:
         notes.append("its last rounds are in rounds.csv.part alone")
     answer("uploads", True)
@@ -153,7 +153,7 @@ class Rounds:
         """Record that many of the rows that have come since; returns how many there were."""
         before = self.num_recorded
         for cells in self._new_rows():
-            row = {name: _number(cells[i]) for i, name in self._columns if cells[i] != ""}
+            row = {name: number(cells[i]) for i, name in self._columns if cells[i] != ""}
             self._run.log(row, step=self.step)
             self.num_recorded += 1
             if self.num_recorded - before == at_most:
@@ -189,61 +189,6 @@ class Rounds:
         for _, name in self._columns:
             step = None if name == "end_time" else "end_time"
             self._run.define_metric(name, step_metric=step, summary="none")
-
-
-def _record_end(run: wandb.Run, directory: Path, step: int) -> str:
-    """Summary, table, plots and report, as far as they are there; a note of what was left out."""
-    import wandb
-
-    if (directory / "summary.json").exists():
-        summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
-        run.summary.update(dict(flat_summary(summary)))
-    table, note = _requests_table(directory)
-    views: dict[str, Any] = {} if table is None else {"requests": table}
-    for plot in sorted((directory / "plots").glob("*.png")):
-        views[f"plots/{plot.stem}"] = wandb.Image(str(plot))
-    if (directory / "report.html").exists():
-        views["report"] = wandb.Html(str(directory / "report.html"), inject=False)
-    if views:
-        run.log(views, step=step)
-    return note
-
-
-def flat_summary(summary: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """What can stand in a column of wandb's table of runs, named as in request_e2e_time/p99; lists are left out."""
-    for name, value in summary.items():
-        if isinstance(value, Mapping):
-            yield from flat_summary(value, f"{prefix}{name}/")
-        elif isinstance(value, str | int | float):
-            yield f"{prefix}{name}", value
-
-
-def _requests_table(directory: Path) -> tuple[wandb.Table | None, str]:
-    import wandb
-
-    path = next((path for name in ("requests.csv", "requests.csv.part") if (path := directory / name).exists()), None)
-    if path is None:
-        return None, ""
-    with open(path, encoding="utf-8", newline="") as file:
-        num_rows = sum(1 for _ in csv.reader(file)) - 1
-    every = max(1, -(-num_rows // MAX_TABLE_ROWS))
-    with open(path, encoding="utf-8", newline="") as file:
-        rows = csv.reader(file)
-        header = next(rows, [])
-        table = wandb.Table(columns=[*header])
-        for i, cells in enumerate(rows):
-            if i % every == 0 and len(cells) == len(header):  # a failed run may break off in a line
-                table.add_data(*(_cell(name, cell) for name, cell in zip(header, cells, strict=True)))
-    note = f"its table holds every {every}th of {num_rows:,} requests, requests.csv all" if every > 1 else ""
-    return table, note
-
-
-def _cell(column: str, text: str) -> str | int | float | None:
-    return text if column in REQUEST_TEXTS else None if text == "" else _number(text)
-
-
-def _number(text: str) -> int | float:
-    return int(text) if text.isdecimal() else float(text)
 
 
 def _where(opened: Opened) -> str:
