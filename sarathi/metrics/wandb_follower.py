@@ -24,6 +24,8 @@ from sarathi.config.system import tag_names
 LOG = "wandb.log"
 SILENCE_LIMIT = 60.0  # seconds without a sign of progress after which the run no longer waits
 END_LIMIT = 15.0  # seconds that a process which has said its last, or was told to end, may take to end
+# Of lowest priority before it imports anything, which would cost a short run's time.
+_PROGRAM = "import os, sys; os.nice(19); from sarathi.metrics.wandb_process import main; sys.exit(main())"
 _PACKAGE_ROOT = str(Path(__file__).parents[2])
 
 
@@ -45,7 +47,7 @@ class WandbFollower:
                 # A process group of its own: Ctrl-C reaches the run alone, which then says what becomes of this. Not
                 # a session of its own, between which Linux shares the CPUs evenly, whatever the priority.
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "sarathi.metrics.wandb_process", str(directory.absolute())],
+                    [sys.executable, "-c", _PROGRAM, str(directory.absolute())],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,

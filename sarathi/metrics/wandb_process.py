@@ -1,6 +1,6 @@
-"""`python -m sarathi.metrics.wandb_process DIR`: records the run that writes into DIR in Weights & Biases.
+"""The process that records in Weights & Biases the run that writes into a folder, its one argument.
 
-Started by WandbFollower, never by hand. It hears a JSON line of settings on stdin, then `complete` or `failed` when the
+Started by WandbFollower. It hears a JSON line of settings on stdin, then `complete` or `failed` when the
 run is over (as an end of the pipe is, when the run's process died), and answers on stdout in JSON lines: signs of
 progress, and one with the key `line` at the end. It reads the run's files and knows nothing of the engine.
 """
@@ -42,7 +42,6 @@ class Opened(NamedTuple):
 
 
 def main() -> int:
-    os.nice(19)
     directory = Path(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what wandb prints goes to the log
@@ -217,7 +216,3 @@ def _write_problem(folder: Path) -> str:
 
 def _one_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), "") or type(error).__name__
-
-
-if __name__ == "__main__":
-    sys.exit(main())
