@@ -39,8 +39,7 @@ def measure(flags: list[str]) -> Cost:
     wall, cpu = time.perf_counter(), time.process_time()
     result = run_benchmark(config, workload)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    if result.wandb is not None:
-        result.wandb.kill()
+    result.finish_wandb()
     return Cost(wall, cpu)
 
 

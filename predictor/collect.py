@@ -20,11 +20,12 @@ from predictor.grids import GRIDS, Job, length_pool
 from predictor.rounds_file import gather
 from sarathi.benchmark.progress import progress_bar
 from sarathi.benchmark.report import device_notice
-from sarathi.benchmark.runner import RunResult, run_benchmark
+from sarathi.benchmark.runner import run_benchmark
 from sarathi.benchmark.system import build_system
 from sarathi.benchmark.tokenizers import ordinary_token_ids
 from sarathi.benchmark.workloads.random_tokens import with_random_tokens
 from sarathi.config import BenchmarkConfig, LocalExecutorConfig, ShareGptRequestGeneratorConfig, config_from_args
+from sarathi.metrics.run_record import RunRecord
 from sarathi.system import load_shared_parts
 
 logger = logging.getLogger(__name__)
@@ -130,7 +131,7 @@ def collect(
     pool = length_pool(config)
     for note in pool.notes:
         print(f"workload: {note}")
-    metrics = replace(config.metrics_config, plots=False)
+    metrics = replace(config.metrics_config, plots=False, report=False, wandb_project=None)
     jobs = GRIDS[grid](replace(config, metrics_config=metrics, write_json_trace=False), pool)
     if grid == "local":
         seconds = 60 * (minutes or LOCAL_MINUTES) / len(jobs)
@@ -192,7 +193,7 @@ def _run(job: Job) -> Path:
     return _folder(run_benchmark(job.config, job.workload))
 
 
-def _folder(result: RunResult) -> Path:
+def _folder(result: RunRecord) -> Path:
     assert result.directory is not None
     return result.directory
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 MAX_SHOWN, MAX_MESSAGE = 200, 1500  # characters, of a value and of a whole message
 _REPR = reprlib.Repr()
@@ -55,6 +56,16 @@ def naming(prefix: str, field: str | None = None) -> Iterator[None]:
         if field is None:
             raise
         raise FlagError(f"{prefix}_{field}", str(error)) from error
+
+
+@contextmanager
+def told_if_incomplete(path: Path, how: str = "") -> Iterator[None]:
+    """Whatever ends the block early says in its last line which folder or file it leaves incomplete, and how."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note("; ".join(filter(None, [f"{path} is incomplete", how])))
+        raise
 
 
 def one_line(text: str) -> str:

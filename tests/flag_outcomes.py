@@ -13,10 +13,11 @@ import pytest
 
 from sarathi.benchmark import main as benchmark_main
 from sarathi.benchmark.build import build_workload
-from sarathi.benchmark.runner import RunResult, run_benchmark
+from sarathi.benchmark.runner import run_benchmark
 from sarathi.benchmark.system import build_system
 from sarathi.benchmark.workloads.spec import Workload
 from sarathi.config import parse_args, without_effect
+from sarathi.metrics.run_record import RunRecord
 from sarathi.system import System
 
 NUM_REQUESTS = 12
@@ -68,7 +69,7 @@ class Outcome:
         return [spec.arrival_time for spec in self.workload.requests]
 
     @cached_property
-    def run(self) -> RunResult:
+    def run(self) -> RunRecord:
         return run_benchmark(self.config, self.workload, system=self.system)
 
     @property

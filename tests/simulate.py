@@ -28,6 +28,7 @@ Decision = tuple[tuple[str, ...], tuple[tuple[str, int], ...]]
 # A run without pictures, which take most of its time.
 NO_VIEWS = ("--no-metrics_config_plots", "--no-metrics_config_report")
 
+
 class LinearLatency:
     """10 ms and 0.1 ms a token, on each of `num_stages` stages."""
 

@@ -20,7 +20,8 @@ from sarathi.executor.simulated import SimulatedExecutor
 from sarathi.metrics.percentiles import PERCENTILES, STAT_NAMES
 from sarathi.metrics.recorder import Recorder
 from sarathi.metrics.records import REQUEST_COLUMNS, REQUEST_METRICS, ROUND_COLUMNS
-from sarathi.metrics.sinks import CsvSink, NullSink, Sink, write_json
+from sarathi.metrics.sinks import CsvSink, NullSink, Sink, write_end, write_json
+from sarathi.metrics.summary import summarize
 from sarathi.request import Request, RequestStatus
 from tests.simulate import LinearLatency, make_output, make_request, make_scheduler
 
@@ -51,7 +52,7 @@ def run(
             assert engine.abort(abort)
 
     replay(engine, requests, time_limit=time_limit, on_round=on_round)
-    summary = recorder.close(clock.now(), scheduler.requests.values())
+    summary = summarize(recorder.close(clock.now(), scheduler.requests.values()))
     return recorder, summary, outputs
 
 
@@ -125,7 +126,8 @@ def test_each_cell_is_what_the_request_went_through(tmp_path: Path, settings: di
 @pytest.mark.parametrize("num_stages", [1, 3])
 def test_summary_agrees_with_numpy_on_plain_samples(tmp_path: Path, num_stages: int) -> None:
     requests = mixed_requests()
-    _, summary, outputs = run([CsvSink(tmp_path)], requests, abort="r3", num_stages=num_stages)
+    recorder, summary, outputs = run([CsvSink(tmp_path)], requests, abort="r3", num_stages=num_stages)
+    write_end(tmp_path, summary, recorder.data())
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
     rows = rows_of(tmp_path / "requests.csv")
     finished = [request for request in requests if request.status is RequestStatus.FINISHED_LENGTH]
@@ -190,7 +192,7 @@ def test_starved_rounds_gate_reasons_predictions_and_memory(tmp_path: Path) -> N
     ]
     for output in rounds:
         recorder.on_step(output, result, [], 1.5, 0.001)
-    summary = recorder.close(1.5)
+    summary = summarize(recorder.close(1.5))
     rows = rows_of(tmp_path / "rounds.csv")
     assert {row["inter_batch_delay"] for row in rows} == {"0.000000000"}  # in flight together: no gap, none below 0
     assert [row["starved"] for row in rows] == ["1", "0", "0", "0", "1", "1"]
@@ -203,7 +205,8 @@ def test_starved_rounds_gate_reasons_predictions_and_memory(tmp_path: Path) -> N
 
 
 def test_nothing_finished_gives_nulls(tmp_path: Path) -> None:
-    _, summary, _ = run([CsvSink(tmp_path)], [make_request("too-long", 5000, 5)])
+    recorder, summary, _ = run([CsvSink(tmp_path)], [make_request("too-long", 5000, 5)])
+    write_end(tmp_path, summary, recorder.data())
     assert summary["num_ignored"] == summary["num_requests"] == 1
     assert summary["makespan"] is summary["requests_per_s"] is None
     for name in (*REQUEST_METRICS, "decode_token_execution_plus_preemption_time", "batch_execution_time"):
@@ -255,7 +258,7 @@ def test_an_unfinished_run_leaves_only_part_files(tmp_path: Path) -> None:
     recorder.on_ignored(make_request('odd",\nname', 5, 5))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["requests.csv.part", "rounds.csv.part"]
     recorder.close(0.0)
-    names = ["requests.csv", "rounds.csv", "summary.json", "token_gaps.csv"]
+    names = ["requests.csv", "rounds.csv"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert rows_of(tmp_path / "requests.csv")[0]["request_id"] == 'odd",\nname'
 
@@ -308,7 +311,7 @@ def test_on_step_does_not_look_at_each_decode() -> None:
     recorder = Recorder([NullSink()], {})
     output = fake_round()._replace(decodes=Decodes([make_request("d", 4, 4)] * 50))
     recorder.on_step(output, StepResult([], 0.5, MemoryStats()), [], 1.5, 0.0)
-    assert recorder.close(1.5)["batch_num_decode_tokens"]["max"] == 50
+    assert summarize(recorder.close(1.5))["batch_num_decode_tokens"]["max"] == 50
 
 
 def test_a_prediction_without_a_target_has_no_share_of_it() -> None:
@@ -317,8 +320,8 @@ def test_a_prediction_without_a_target_has_no_share_of_it() -> None:
     for step, target in ((0, None), (1, 0.5), (2, 0.9)):
         output = fake_round(step, predicted_time=0.4, target_time=target)
         recorder.on_step(output, StepResult([0, 0], 0.5), [], 1.5 + step, 0.0)
-    assert recorder.close(4.0)["prediction"]["share_within_5_percent"] == 0.5
+    assert summarize(recorder.close(4.0))["prediction"]["share_within_5_percent"] == 0.5
     recorder = Recorder([NullSink()], {})
     recorder.on_step(fake_round(predicted_time=0.4), StepResult([0, 0], 0.5), [], 1.5, 0.0)
-    prediction = recorder.close(2.0)["prediction"]
+    prediction = summarize(recorder.close(2.0))["prediction"]
     assert prediction["share_within_5_percent"] is None and prediction["num_rounds"] == 1

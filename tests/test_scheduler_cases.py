@@ -201,10 +201,24 @@ def test_time_limit_leaves_the_rest_unfinished():
     assert list(scheduler.requests) == ["a"]
 
 
-def test_a_time_limit_ends_the_wait_for_a_late_arrival():
+def test_nobody_waits_for_an_arrival_after_the_time_limit():
     engine = make_engine(make_scheduler())
     replay(engine, [make_request("a", 8, 1), make_request("b", 8, 1, arrival=500.0)], time_limit=1.0)
-    assert engine.clock.now() == 1.0
+    assert engine.clock.now() < 1.0 and not engine.has_unfinished_requests()
+
+
+@pytest.mark.parametrize("later", [[], [1.2], [1.7], [1.2, 1.7, 2.5]])
+def test_the_round_under_way_at_the_time_limit_is_the_last_whoever_arrives(later):
+    class OneSecond:
+        def stage_times(self, output):
+            return (1.0,)
+
+    ends: list[float] = []
+    engine = make_engine(make_scheduler(), latency=OneSecond())
+    requests = [make_request("a", 8, 9), *(make_request(f"b{t}", 8, 9, arrival=t) for t in later)]
+    replay(engine, requests, time_limit=1.5, on_round=lambda output: ends.append(engine.clock.now()))
+    assert ends == [1.0, 2.0]
+    assert len(engine.scheduler.requests) == 1 + sum(t < 1.5 for t in later)
 
 
 def test_an_arrival_is_scheduled_while_the_pipeline_has_room():

@@ -42,7 +42,7 @@ from sarathi.config import (
     resolve_seeds,
 )
 from sarathi.errors import naming
-from sarathi.request import Request, SamplingParams, SloTargets
+from sarathi.request import Request, SamplingParams
 from sarathi.system import System
 
 
@@ -172,11 +172,9 @@ def _arrivals(
 
 def requests_of(workload: Workload, slo: SloConfig) -> Iterable[Request]:
     """Fresh engine requests, made one by one as they are replayed; of some prompts the length alone is known."""
-    default = {"ttft": slo.ttft, "tpot": slo.tpot}
-    targets = {tenant: SloTargets(**{**default, **own}) for tenant, own in (slo.classes or {}).items()}
-    others = SloTargets(**default)
+    targets = slo.targets()
     for spec in workload.requests:
         params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=spec.num_output_tokens)
         token_ids = range(spec.num_prompt_tokens) if spec.prompt_token_ids is None else spec.prompt_token_ids
-        slo_targets = targets.get(spec.tenant, others)
+        slo_targets = targets(spec.tenant)
         yield Request(spec.request_id, token_ids, params, spec.arrival_time, tenant=spec.tenant, slo=slo_targets)

@@ -22,7 +22,6 @@ def _main(argv: Sequence[str] | None) -> None:
     from sarathi.benchmark.report import device_notice, summary_table
     from sarathi.benchmark.runner import run_benchmark
     from sarathi.benchmark.system import build_system
-    from sarathi.benchmark.views import write_views
     from sarathi.config import parse_args
 
     config = parse_args(argv)
@@ -37,7 +36,7 @@ def _main(argv: Sequence[str] | None) -> None:
     with progress_bar(len(workload.requests), "requests", "req") as on_progress:
         result = run_benchmark(config, workload, on_progress, system)
     print(summary_table(result.summary), flush=True)
-    for line in write_views(config, result):
+    for line in result.write_views():
         print(line)
     if result.directory is not None:
         print(f"files: {result.directory}")

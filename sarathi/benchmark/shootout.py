@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from sarathi.benchmark.entry_point import exit_status
 
 if TYPE_CHECKING:
-    from sarathi.benchmark.runner import RunResult
     from sarathi.config import BenchmarkConfig
+    from sarathi.metrics.run_record import RunRecord
 
 PROGRAM = "python -m sarathi.benchmark.shootout"
 ABOUT = "Replays one workload under every scheduler; where a --scheduler_config_type is given, under that one alone."
@@ -64,28 +64,31 @@ def _main(argv: Sequence[str] | None) -> None:
     for note in workload.notes:
         print(f"workload: {note}")
     num_requests = len(workload.requests)
-    results: dict[str, RunResult] = {}
+    results: dict[str, RunRecord] = {}
+    shown: dict[str, list[str]] = {}
     with progress_bar(num_requests * len(configs), "requests", "req") as on_progress:
         for i, (name, config) in enumerate(configs.items()):
             results[name] = run_benchmark(
                 config, workload, lambda num_ended, i=i: on_progress(i * num_requests + num_ended), systems.pop(name)
             )
+            if config.metrics_config.wandb_project is not None:  # whose processes should not pile up
+                shown[name] = results[name].write_views()
     print(comparison_table({name: result.summary for name, result in results.items()}), flush=True)
-    _tell_files(results, first)
+    for name, result in results.items():
+        lines = shown[name] if name in shown else result.write_views()
+        if result.directory is not None:
+            print(f"{name + ':':<20} {result.directory}")
+        for line in lines:
+            if line.startswith("wandb"):  # plots and report lie in the folder
+                print(f"{'':<20} {line}")
+    _compare(results, first)
 
 
-def _tell_files(results: Mapping[str, RunResult], config: BenchmarkConfig) -> None:
-    """Where each run's files are; with plots in its folder, and all runs over one another in that of all folders."""
-    from sarathi.benchmark.runner import told_if_incomplete
-    from sarathi.benchmark.views import write_views
+def _compare(results: Mapping[str, RunRecord], config: BenchmarkConfig) -> None:
+    """All runs over one another in the folder of their folders, and where that is."""
+    from sarathi.errors import told_if_incomplete
 
     directories = {name: result.directory for name, result in results.items() if result.directory is not None}
-    for name, directory in directories.items():
-        lines = write_views(config, results[name])
-        print(f"{name + ':':<20} {directory}")
-        for line in lines:
-            if line.startswith("wandb"):
-                print(f"{'':<20} {line}")
     if directories and config.metrics_config.plots:
         from sarathi.metrics.plots import plot_comparison
 

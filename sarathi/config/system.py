@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -233,6 +234,13 @@ class SloConfig(Config):
             is_one = isinstance(tenant, str) and tenant and isinstance(targets, dict) and targets
             if not is_one or not all(name in SloTargets._fields and _is_target(targets[name]) for name in targets):
                 self.reject("classes", allowed)
+
+    def targets(self) -> Callable[[str], SloTargets]:
+        """What gives the targets of a tenant's requests."""
+        default = {"ttft": self.ttft, "tpot": self.tpot}
+        others = SloTargets(**default)
+        of_class = {tenant: SloTargets(**{**default, **own}) for tenant, own in (self.classes or {}).items()}
+        return lambda tenant: of_class.get(tenant, others)
 
 
 def _is_target(value: object) -> bool:

@@ -155,11 +155,14 @@ def replay(
     """
     engines = [engines] if isinstance(engines, Engine) else engines
     for request in requests:
+        if time_limit is not None and request.arrival_time >= time_limit:
+            break
         for engine in engines:
-            _advance(engine, request.arrival_time, time_limit, on_round)
-        if time_limit is not None and any(engine.clock.now() >= time_limit for engine in engines):
-            return
-        engines[route(request)].add(request)
+            if engine.has_unfinished_requests():
+                _advance(engine, request.arrival_time, time_limit, on_round)
+        engine = engines[route(request)]
+        engine.clock.sleep_until(request.arrival_time)
+        engine.add(request)
     for engine in engines:
         _advance(engine, None, time_limit, on_round)
 
@@ -167,7 +170,7 @@ def replay(
 def _advance(
     engine: Engine, arrival: float | None, time_limit: float | None, on_round: Callable[[SchedulerOutput], Any]
 ) -> None:
-    """Run rounds until a request arrives; where none does, to the end of all. Never on from `time_limit`."""
+    """Run rounds until a request arrives; where none does, to the end of all. None begins at `time_limit` or later."""
     clock = engine.clock
     while (now := clock.now()) < (math.inf if time_limit is None else time_limit):
         if arrival is not None and arrival <= now:
@@ -176,7 +179,7 @@ def _advance(
         if output is not None:
             on_round(output)
         elif arrival is not None:
-            clock.sleep_until(arrival if time_limit is None else min(arrival, time_limit))
+            clock.sleep_until(arrival)
         else:
             engine.check_progress()
             engine.scheduler.blocks.check_all_free()

@@ -17,16 +17,13 @@ from sarathi.core.plan import SchedulerOutput
 from sarathi.engine.engine import Engine
 from sarathi.engine.outputs import OutputProcessor
 from sarathi.errors import FieldError, shown
-from sarathi.metrics.chrome_trace import ChromeTrace
-from sarathi.metrics.instruments import Instruments
 from sarathi.metrics.recorder import Recorder
-from sarathi.metrics.sinks import CsvSink, Sink
+from sarathi.metrics.run_record import RunRecord
 from sarathi.request import Request, RequestOutput, SamplingParams
 from sarathi.system import System, build_system
 
 if TYPE_CHECKING:
     from sarathi.executor.local import LocalParts
-    from sarathi.metrics.wandb_follower import WandbFollower
 
 logger = logging.getLogger(__name__)
 
@@ -41,10 +38,11 @@ class LLMEngine:
 
     def __init__(self, config: SystemConfig, parts: LocalParts | None = None) -> None:
         self.config = config
-        directory = config.replica_config.output_dir if config.metrics_config.write_metrics else None
+        output_dir = config.replica_config.output_dir if config.metrics_config.write_metrics else None
+        directory = None if output_dir is None else Path(output_dir)
         if directory is not None:  # before a model is loaded for nothing
             try:
-                Path(directory).mkdir(parents=True, exist_ok=True)
+                directory.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise FieldError("output_dir", f"cannot write to {directory} ({error.strerror or error})") from error
         self.system: System = build_system(config, parts=parts)
@@ -56,22 +54,18 @@ class LLMEngine:
             logger.info("%s", note)
         self.tokenizer = self.system.tokenizer
         self.outputs = OutputProcessor(self.tokenizer)
-        sinks: list[Sink] = []
-        if directory is not None:
-            sinks.append(CsvSink(Path(directory)))
-            if config.metrics_config.enable_chrome_trace:
-                sinks.append(ChromeTrace(Path(directory) / "chrome_trace.json"))
-        replica_id = config.replica_config.replica_id
-        self._recorder = Recorder(sinks, self.system.metadata(config), replica_id)
-        self._instruments = Instruments(config.metrics_config, None if directory is None else Path(directory))
-        recorder = self._instruments.attach(self._recorder, self.system, replica_id, self.outputs)
+        replica_ids = (config.replica_config.replica_id,)
+        self._record = RunRecord(config, directory, self.system.metadata(config), replica_ids)
         self.engine = Engine(
-            self.system.scheduler, self.system.executor, self.system.clock, recorder, stop_rule=self.outputs
+            self.system.scheduler,
+            self.system.executor,
+            self.system.clock,
+            self._record.attach(0, self.system, self.outputs),
+            stop_rule=self.outputs,
         )
-        self._wandb = self._follow(None if directory is None else Path(directory))
+        self._targets = config.slo_config.targets()
         self._refused: list[Request] = []
         self._numbers = itertools.count()
-        self._summary: dict[str, Any] | None = None  # once the record is closed
 
     @classmethod
     def from_system_config(cls, config: SystemConfig) -> LLMEngine:
@@ -147,6 +141,7 @@ class LLMEngine:
             prompt=prompt,
             priority=priority,
             tenant=tenant,
+            slo=self._targets(tenant),
         )
 
     def abort_request(self, seq_id: str) -> bool:
@@ -194,44 +189,25 @@ class LLMEngine:
         directory = self.config.replica_config.output_dir
         if directory is None:
             raise ValueError("ReplicaConfig.output_dir: None is not allowed here; the folder to write plots into")
-        recorder, is_open = self._recorder, self._summary is None
-        summary = self._close_record()
-        if is_open and self.config.metrics_config.plots:
-            from sarathi.metrics.plots import plot_run
-
-            plot_run(recorder.data(), Path(directory) / "plots")
-        self._finish_wandb()
-        return summary
+        if self._close_record():
+            for line in self._record.write_views():
+                logger.info("%s", line)
+        return self._record.summary
 
     def shutdown(self) -> None:
         """End what runs and write out the record; the engine cannot be used after it."""
         self.system.executor.shutdown()
         self._close_record()
-        self._finish_wandb()
+        for line in self._record.finish_wandb():
+            logger.info("%s", line)
 
-    def _follow(self, directory: Path | None) -> WandbFollower | None:
-        """A process that copies the record to wandb, where a project is named."""
-        metrics = self.config.metrics_config
-        if metrics.wandb_project is None:
-            return None
-        if directory is None:
-            logger.warning("wandb_project has no effect: no output_dir is set, whose files wandb gets")
-            return None
-        from sarathi.metrics.wandb_follower import WandbFollower
-
-        return WandbFollower(directory, self.config, self.system.metadata(self.config))
-
-    def _finish_wandb(self) -> None:
-        if self._wandb is not None:
-            logger.info("%s", self._wandb.finish(complete=True))
-            self._wandb = None
-
-    def _close_record(self) -> dict[str, Any]:
-        if self._summary is None:
-            unfinished = self.system.scheduler.requests.values()
-            self._summary = self._recorder.close(self.engine.clock.now(), unfinished, self._instruments.close())
-            self._recorder = self.engine.recorder = Recorder([], self.system.metadata(self.config))
-        return self._summary
+    def _close_record(self) -> bool:
+        """Whether it was open until now."""
+        if self._record.summary:
+            return False
+        self._record.close([(self.engine.clock.now(), self.system.scheduler.requests.values())])
+        self.engine.recorder = Recorder([], {})  # of what comes later
+        return True
 
     def _prompt_token_ids(self, prompt: str | None, token_ids: Sequence[int] | None) -> Sequence[int]:
         if token_ids is not None:

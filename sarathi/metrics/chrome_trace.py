@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sarathi.metrics.records import REQUEST_COLUMNS, ROUND_COLUMNS, RequestRow, RoundRow, RunData
+from sarathi.metrics.records import REQUEST_COLUMNS, ROUND_COLUMNS, RequestRow, RoundRow
 
 _ENGINE, _REQUESTS = 1, 2  # process ids
 _ROUND_ARGS = (
@@ -117,7 +117,7 @@ class ChromeTrace:
             {"ph": "e", "ts": _microseconds(end), **common},
         ]
 
-    def close(self, summary: dict[str, Any], data: RunData) -> None:
+    def close(self) -> None:
         self._file.write("\n]}\n")
         self._file.close()
         os.replace(self._part, self._path)

@@ -15,20 +15,16 @@ from sarathi.metrics.percentiles import merge_counted
 from sarathi.metrics.records import REQUEST_COLUMNS, ROUND_COLUMNS, RunData
 from sarathi.metrics.slo import SloCounts
 
-TOTALS = ("num_waiting", "num_running")  # of all replicas at that moment, in the merged columns
+TOTALS = ("num_waiting", "num_running")  # of all replicas at that instant, in the merged columns
 
 
 def merge_runs(parts: Sequence[RunData], metadata: Mapping[str, object]) -> RunData:
     """One run of all replicas' rounds, in order of their ends, and requests. `num_waiting` and `num_running` become
     sums over the replicas."""
     order = np.argsort(np.concatenate([part.rounds["end_time"] for part in parts]), kind="stable")
-    rounds = {
-        name: np.concatenate([part.rounds[name] for part in parts])[order]
-        for name in parts[0].rounds
-        if name not in TOTALS
-    }
-    for name in TOTALS:
-        rounds[name] = np.sum([_latest(part, name, rounds["end_time"]) for part in parts], axis=0)
+    replicas = np.repeat(np.arange(len(parts)), [len(part.rounds["end_time"]) for part in parts])[order]
+    rounds = {name: np.concatenate([part.rounds[name] for part in parts])[order] for name in parts[0].rounds}
+    rounds |= {name: total_over_replicas(rounds[name], replicas) for name in TOTALS}
     slo: dict[str, SloCounts] = {}
     for part in parts:
         for tenant, counts in part.slo.items():
@@ -50,15 +46,27 @@ def merge_runs(parts: Sequence[RunData], metadata: Mapping[str, object]) -> RunD
     )
 
 
+def total_over_replicas(values: np.ndarray, replicas: np.ndarray) -> np.ndarray:
+    """Sum over replicas of the latest value of each. `values` are counts in order of time, each of its replica."""
+    changes = values.astype(np.int64)
+    for replica in np.unique(replicas):
+        places = np.flatnonzero(replicas == replica)
+        changes[places[1:]] -= changes[places[:-1]].copy()
+    return changes.cumsum()
+
+
 def merge_tables(folders: Sequence[Path], directory: Path) -> None:
     """rounds.csv and requests.csv of all `folders` as one table each in `directory`, rows by the time of their ends."""
     end = ROUND_COLUMNS.index("end_time")
-    arrival, e2e = REQUEST_COLUMNS.index("arrival_time"), REQUEST_COLUMNS.index("request_e2e_time")
+    arrival, e2e, status = (REQUEST_COLUMNS.index(name) for name in ("arrival_time", "request_e2e_time", "status"))
+
+    def end_of_request(row: list[str]) -> float:
+        if row[e2e]:
+            return float(row[arrival]) + float(row[e2e])
+        return float(row[arrival]) if row[status] == "ignored" else math.inf  # unfinished ones stand last
+
     _merge_table("rounds.csv", folders, directory, lambda row: float(row[end]))
-    # Requests without an end stand last in each table.
-    _merge_table(
-        "requests.csv", folders, directory, lambda row: float(row[arrival]) + float(row[e2e]) if row[e2e] else math.inf
-    )
+    _merge_table("requests.csv", folders, directory, end_of_request)
 
 
 def _merge_table(name: str, folders: Sequence[Path], directory: Path, key: Callable[[list[str]], float]) -> None:
@@ -75,12 +83,6 @@ def _merge_table(name: str, folders: Sequence[Path], directory: Path, key: Calla
         for file in files:
             file.close()
     os.replace(part, directory / name)
-
-
-def _latest(part: RunData, name: str, times: np.ndarray) -> np.ndarray:
-    """The column's value after the part's last round that ended by each of `times`; 0 before its first."""
-    values = np.concatenate([[0], part.rounds[name].astype(np.int64)])
-    return values[np.searchsorted(part.rounds["end_time"], times, side="right")]
 
 
 def _sums(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from math import nan
-from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -29,7 +27,6 @@ from sarathi.metrics.records import (
 )
 from sarathi.metrics.sinks import Sink
 from sarathi.metrics.slo import SloCounts, slo_verdict, status_word
-from sarathi.metrics.summary import summarize
 from sarathi.request import Request
 
 ROWS_PER_WRITE = 1024
@@ -55,7 +52,7 @@ class Recorder:
     """The engine's only way to report. `metadata` (scheduler, device, simulated, seed, ...) heads the summary."""
 
     def __init__(self, sinks: Sequence[Sink], metadata: Mapping[str, object], replica_id: int = 0) -> None:
-        self._replica_id = replica_id
+        self.replica_id = replica_id
         self._sinks = tuple(sinks)
         self._metadata = dict(metadata)
         self._round_rows: list[RoundRow] = []
@@ -105,7 +102,7 @@ class Recorder:
         self._round_rows.append(
             (
                 output.step_id,
-                self._replica_id,
+                self.replica_id,
                 scheduled_time,
                 now,
                 result.execution_time,
@@ -155,13 +152,8 @@ class Recorder:
         """A request was aborted and no round reports it."""
         self._record(request)
 
-    def close(
-        self, now: float, unfinished: Iterable[Request] = (), extra: Mapping[str, Any] = MappingProxyType({})
-    ) -> dict[str, Any]:
-        """Write out everything and return the summary, `extra` entries with it.
-
-        `unfinished` requests were left when the run was cut.
-        """
+    def close(self, now: float, unfinished: Iterable[Request] = ()) -> RunData:
+        """Write out everything and return the run's columns. `unfinished` requests were left when it was cut."""
         for request in unfinished:
             self._record(request)
             started = request.first_scheduled_time if request.first_scheduled_time is not None else now
@@ -170,11 +162,9 @@ class Recorder:
             self._unfinished_scheduling_delay = max(delay, self._unfinished_scheduling_delay or 0.0)
             self._unfinished_waiting_time = max(wait, self._unfinished_waiting_time or 0.0)
         self._write()
-        data = self.data()
-        summary = {**summarize(data), **extra}
         for sink in self._sinks:
-            sink.close(summary, data)
-        return summary
+            sink.close()
+        return self.data()
 
     def data(self) -> RunData:
         """The run's columns. After `close`: the arrays are views, and a recorder with views cannot grow."""
@@ -217,7 +207,7 @@ class Recorder:
         verdict = slo_verdict(request)
         if verdict.met is not None:
             self._slo.setdefault(request.tenant, SloCounts()).add(verdict)
-        self._request_rows.append(request_row(request, verdict, self._replica_id))
+        self._request_rows.append(request_row(request, verdict, self.replica_id))
         if status == "finished":
             self._gaps.add(request.token_times)
         if len(self._request_rows) >= ROWS_PER_WRITE:

@@ -1,6 +1,6 @@
 """Where records go: the protocol of a sink, files on disk, or nowhere.
 
-A sink gets records in batches, in the order they arose, and the summary once at the end. It computes nothing.
+A sink gets records in batches, in the order they arose. It computes nothing.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Sink(Protocol):
         """Requests in the order they ended, cells as in REQUEST_COLUMNS."""
         ...
 
-    def close(self, summary: dict[str, Any], data: RunData) -> None:
-        """The run is over, and these are its summary and columns; nothing is written after this."""
+    def close(self) -> None:
+        """The run is over; nothing is written after this."""
         ...
 
 
@@ -42,8 +42,17 @@ class NullSink:
     def write_requests(self, rows: Sequence[RequestRow]) -> None:
         pass
 
-    def close(self, summary: dict[str, Any], data: RunData) -> None:
+    def close(self) -> None:
         pass
+
+
+def table_sinks(directory: Path | None, chrome_trace: bool) -> list[Sink]:
+    """What writes a run's tables, and its Chrome trace if asked, into `directory`; None writes nothing."""
+    from sarathi.metrics.chrome_trace import ChromeTrace
+
+    if directory is None:
+        return []
+    return [CsvSink(directory), *([ChromeTrace(directory / "chrome_trace.json")] if chrome_trace else [])]
 
 
 def _round_format() -> str:
@@ -56,7 +65,7 @@ def _round_format() -> str:
 
 
 class CsvSink:
-    """Streams rounds.csv (times to the nanosecond) and requests.csv into `directory`; `write_end` gives the rest.
+    """Streams rounds.csv (times to the nanosecond) and requests.csv into `directory`.
 
     While the run lasts the tables are called *.csv.part, so a run that was cut short is seen as such; summary.json
     comes last of all.
@@ -79,11 +88,10 @@ class CsvSink:
     def write_requests(self, rows: Sequence[RequestRow]) -> None:
         self._request_writer.writerows(rows)
 
-    def close(self, summary: dict[str, Any], data: RunData) -> None:
+    def close(self) -> None:
         for file in (self._rounds, self._requests):
             file.close()
             os.replace(file.name, file.name.removesuffix(".part"))
-        write_end(self._directory, summary, data)
 
 
 def write_end(directory: Path, summary: dict[str, Any], data: RunData) -> None:

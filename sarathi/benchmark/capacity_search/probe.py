@@ -24,7 +24,6 @@ from sarathi.benchmark.capacity_search.latencies import Latencies
 from sarathi.benchmark.capacity_search.options import Slo
 from sarathi.benchmark.runner import run_benchmark
 from sarathi.benchmark.system import build_system
-from sarathi.benchmark.views import write_views
 from sarathi.benchmark.workloads.spec import Workload
 from sarathi.config import BenchmarkConfig, to_dict
 from sarathi.errors import shown
@@ -98,7 +97,7 @@ def run_probe(
     workload = build_workload(config, system)
     result = run_benchmark(config, workload, on_progress, system)
     assert result.directory is not None
-    write_views(config, result)
+    result.write_views()
     cut = _cut_off(result.summary, workload, config.time_limit)
     if not result.summary["num_finished"] and not cut["num_unfinished"]:
         raise ValueError(f"at {rate:g} requests per second {_why_nothing(result.summary, config)}")
