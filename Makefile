@@ -14,7 +14,7 @@ WANDB_STAMP := $(VENV)/.set-up-wandb
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint requirements.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-speed bench-engine real-engine aging routing capacity crumbs lprs paper-level predictor predictor-paper checkpoints test test-slow lint format clean
+.PHONY: help bench bench-speed bench-engine real-engine aging routing capacity wandb-cost crumbs lprs paper-level predictor predictor-paper checkpoints test test-slow lint format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -49,8 +49,11 @@ routing: $(STAMP) ## Compare the routing rules over four simulated replicas
 
 capacity: $(STAMP) ## Search the highest rate that each scheduler serves within its objectives
 	@$(BIN)/python -m sarathi.benchmark.capacity_search.main --config-path benchmarks/configs/capacity.yml \
-		--output-dir results/capacity --executor_config_type SIMULATED \
+		--output-dir results/capacity/$(or $(DEVICE),rtx_4090) --executor_config_type SIMULATED \
 		$(if $(DEVICE),--simulated_executor_config_device $(DEVICE)) $(if $(TTFT),--ttft-slo-value $(TTFT))
+
+wandb-cost: $(WANDB_STAMP) ## Measure what recording in wandb costs a run
+	@$(BIN)/python -m benchmarks.wandb_cost
 
 crumbs: $(STAMP) ## Run LPRS without and with APC on the paper's heterogeneous workload
 	@$(BIN)/python -m benchmarks.crumbs

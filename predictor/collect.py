@@ -19,9 +19,9 @@ from predictor.command_line import check_writable, exit_status
 from predictor.grids import GRIDS, Job, length_pool
 from predictor.rounds_file import gather
 from sarathi.benchmark.progress import progress_bar
-from sarathi.benchmark.report import device_notice
 from sarathi.benchmark.runner import run_benchmark
 from sarathi.benchmark.system import build_system
+from sarathi.benchmark.tables import device_notice
 from sarathi.benchmark.tokenizers import ordinary_token_ids
 from sarathi.benchmark.workloads.random_tokens import with_random_tokens
 from sarathi.config import BenchmarkConfig, LocalExecutorConfig, ShareGptRequestGeneratorConfig, config_from_args

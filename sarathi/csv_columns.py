@@ -44,7 +44,7 @@ def read_rows(
         lines = _lines(csv.reader(file), path)
         _, header = next(lines, (1, []))
         places = _find(header, columns, path)
-        readers = list(zip((own.get(name, float) for name in columns), places, lowest, highest, strict=True))
+        readers = list(zip((own.get(name, parse_number) for name in columns), places, lowest, highest, strict=True))
         for line, cells in lines:
             values = []
             try:  # the usual row first, what is wrong with another is found out below
@@ -68,6 +68,16 @@ def read_header(path: str | Path) -> list[str]:
     with reading(path), open(path, encoding="utf-8-sig", newline="") as file:
         _, header = next(_lines(csv.reader(file), path), (1, []))
     return [name.strip() for name in header]
+
+
+def parse_number(text: str) -> float:
+    """The number. Raises ValueError for what is none, and for what Python alone takes for one: `1_000`, `١٢`."""
+    if "_" not in text and text.isascii():
+        try:
+            return float(text)
+        except ValueError:
+            pass
+    raise ValueError(f"{shown(text)} is not a number")
 
 
 @contextmanager
@@ -122,14 +132,7 @@ def _parse_one_by_one(
     for place, name, limit in zip(places, columns, highest, strict=True):
         text = cells[place].strip() if place < len(cells) else ""
         try:
-            values.append(parsers[name](text) if name in parsers else check_number(_number(text), limit))
+            values.append(parsers[name](text) if name in parsers else check_number(parse_number(text), limit))
         except ValueError as error:
             raise ValueError(f"{where}, column {name}: {error}") from None
     return values
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{shown(text)} is not a number") from None

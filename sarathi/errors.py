@@ -33,11 +33,18 @@ class FieldError(ValueError):
         self.field, self.text = field, text
 
 
-class FlagError(ValueError):
+class InputError(ValueError):
+    """What a user gave to a command and that it cannot work with: one line, which says it all."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(one_line(text))
+
+
+class FlagError(InputError):
     """A value that a user gave and that is not allowed: `--key: text`, and the file it stands in, if any."""
 
     def __init__(self, key: str, text: str, file: str | None = None) -> None:
-        super().__init__(one_line(f"--{key}: {text}" + (f" (in {file})" if file else "")))
+        super().__init__(f"--{key}: {text}" + (f" (in {file})" if file else ""))
 
 
 @contextmanager

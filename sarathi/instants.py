@@ -9,14 +9,16 @@ import functools
 import re
 from datetime import UTC, date, datetime, timedelta
 
+from sarathi.csv_columns import parse_number
 from sarathi.errors import shown
 
 DAY = 86_400  # seconds
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST = (date.max.toordinal() - _EPOCH.toordinal()) * DAY
 _DATE_AND_TIME = re.compile(
-    r"\s*(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d)(?::(\d\d(?:\.\d*)?))?\s*(Z|[+-]\d\d:?\d\d)?)?\s*", re.ASCII
+    r"\s*(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d)(?::([0-5]\d(?:\.\d*)?))?\s*(Z|[+-]\d\d:?[0-5]\d)?)?\s*", re.ASCII
 )
+_DAY = re.compile(r"\s*\d{4}-\d\d-\d\d\s*", re.ASCII)
 
 
 def parse_instant(text: str) -> tuple[int, float]:
@@ -41,9 +43,11 @@ def parse_instant(text: str) -> tuple[int, float]:
 def parse_day(text: str) -> int:
     """Days after 1970-01-01 of `2023-11-16`. Raises ValueError."""
     try:
-        return date.fromisoformat(text.strip()).toordinal() - _EPOCH.toordinal()
-    except ValueError:
-        raise ValueError(f"{shown(text)} is not a date like 2023-11-16") from None
+        if _DAY.fullmatch(text) is not None:
+            return date.fromisoformat(text.strip()).toordinal() - _EPOCH.toordinal()
+    except ValueError:  # no day that a calendar has
+        pass
+    raise ValueError(f"{shown(text)} is not a date like 2023-11-16")
 
 
 def day_text(day: int) -> str:
@@ -63,7 +67,7 @@ def divmod_day(seconds: float) -> tuple[int, float]:
 
 def _number(text: str) -> float:
     try:
-        seconds = float(text)
+        seconds = parse_number(text)
     except ValueError:
         raise _not_an_instant(text) from None
     if not 0 <= seconds < _LAST:

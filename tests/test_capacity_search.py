@@ -8,10 +8,12 @@ import json
 import logging
 import math
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +24,15 @@ from hypothesis import strategies as st
 
 from sarathi.benchmark.capacity_search.config import read_jobs
 from sarathi.benchmark.capacity_search.latencies import Latencies, quantile_of
-from sarathi.benchmark.capacity_search.main import main
+from sarathi.benchmark.capacity_search.main import _num_workers, main
 from sarathi.benchmark.capacity_search.options import Slo, parse_options
-from sarathi.benchmark.capacity_search.probe import probe_config
+from sarathi.benchmark.capacity_search.pool import Outcome
+from sarathi.benchmark.capacity_search.probe import REUSED, probe_config
+from sarathi.benchmark.capacity_search.report import capacity_table, remarks
 from sarathi.benchmark.capacity_search.search import find_capacity
-from sarathi.benchmark.capacity_search.worker import for_wandb, job_folder, search_job
+from sarathi.benchmark.capacity_search.worker import Failure, for_wandb, search_job
 from sarathi.benchmark.entry_point import INTERRUPTED
-from sarathi.config import to_dict
+from sarathi.config import LprsSchedulerConfig, to_dict
 from sarathi.core.scheduler import BaseScheduler
 from sarathi.errors import FlagError
 
@@ -198,8 +202,7 @@ def test_what_a_request_that_was_cut_off_says():
         "request_num_decode_tokens": np.array([4.0, 4.0, 4.0, 0.0, 2.0, np.nan]),
         **dict.fromkeys(("request_scheduling_delay", "prefill_e2e_time", "request_e2e_time"), np.full(6, 0.5)),
     }
-    gaps = {"inter_token_latency": np.array([0.1, 0.2]), "count": np.array([2.0, 1.0])}
-    latencies = Latencies.of(requests, gaps, np.array([9.0]), 10.0)
+    latencies = Latencies.of(requests, (np.array([0.1, 0.2]), np.array([2.0, 1.0])), np.array([9.0]), 10.0)
 
     def at(quantity: str, quantile: float, limit: float) -> float | None:
         return latencies.quantile(Slo(quantity, quantile, limit))
@@ -298,6 +301,7 @@ def test_the_command_reports_every_job_and_goes_on_after_a_failure(files, capsys
     row = rows["qwen_fixed_one_seat_tp_1"]
     low, high = float(row["max_qps_under_slo"]), float(row["min_qps_over_slo"])
     assert low <= d_d_1(2, 0.5) < high <= 1.025 * low and row["is_within_granularity"] == "True"
+    assert (row["identifier"], row["device"], row["num_not_sent"]) == ("Qwen/Qwen3-8B", "rtx_4090", "0")
     assert float(row["tbt_p99"]) == pytest.approx(ROUND) and row["num_ignored"] == "0"
     assert f"{low:g} to {high:g}" in out and "qwen_fixed_dies_tp_1 failed: its process ended with status 7" in out
     assert "qwen_fixed_raises_tp_1 failed: ZeroDivisionError: no round" in out
@@ -308,7 +312,7 @@ def test_the_command_reports_every_job_and_goes_on_after_a_failure(files, capsys
     for probe in stored["jobs"][0]["probes"]:
         run = files / "out" / probe["run"]
         assert {"config.yaml", "requests.csv", "rounds.csv", "summary.json", "token_gaps.csv"} <= set(os.listdir(run))
-        assert run.parent.name == repr(probe["rate"])
+        assert run.parent.name.startswith(f"{probe['rate']!r}-")
     assert (files / "out" / "capacity.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -316,11 +320,63 @@ def test_what_is_unbounded_is_told(files, capsys):
     write_yaml(files, schedulers=content_of(files)["schedulers"][:1])
     assert main(flags_of(files, "--tbt-slo-value=0.01")) == 0
     out = capsys.readouterr().out
-    assert "nothing holds, down to 0.001 requests/s does not hold: scheduling delay P50 0 ms; " in out
+    assert "nothing holds, not even 0.001 requests/s: scheduling delay P50 0 ms; " in out
     assert main(flags_of(files, "--scheduling-delay-slo-value=1000")) == 0
     assert "so it is at least 1000 requests/s" in capsys.readouterr().out
     assert main(flags_of(files, "--max-iterations=2")) == 0
     assert "ended by --max-iterations 2" in capsys.readouterr().out
+
+
+def test_a_result_that_the_time_limit_cut_says_so(files):
+    flags = ("--time-limit=0.1", "--max-iterations=1")
+    options, jobs = jobs_of(files, *flags)
+    found, probes = search(files, "one_seat", *flags)
+    told = f"1 requests/s 1 were cut off by --time-limit 0.1 (minutes), {NUM_REQUESTS - 7} not sent before it"
+    assert any(line.endswith(told) for line in remarks([Outcome(jobs[0], probes, found)], options))
+
+
+def test_jobs_whose_names_read_the_same_have_a_row_each(files):
+    options, jobs = jobs_of(files)
+    alike = [replace(jobs[0], model=model, trace=trace) for model, trace in (("a_b", "c"), ("a", "b_c"))]
+    table = capacity_table([Outcome(job, [], Failure("why")) for job in alike], options.slos)
+    assert table.count("failed") == 2
+
+
+def test_a_full_disk_is_told_with_the_folder(files):
+    command = [sys.executable, "-m", "sarathi.benchmark.capacity_search.main", *flags_of(files, "--num-workers=1")]
+    script = f"ulimit -f 8; exec {shlex.join(command)}"  # KiB
+    ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)
+    told = f"failed: cannot write into {files / 'out' / 'runs'}/qwen_fixed_one_seat_tp_1-"
+    assert told in ended.stderr and "(File too large)" in ended.stderr and "Errno" not in ended.stderr
+    assert ended.returncode == 1 and f"{files / 'out' / 'results.csv'} is incomplete" in ended.stderr
+
+
+def test_what_cannot_run_is_told_before_anything_is_written(files, capsys):
+    models = [
+        {"name": "34b", "identifier": "codellama/CodeLlama-34b-Instruct-hf"},
+        {"name": "70b", "identifier": "meta-llama/Llama-2-70b-hf"},  # does not fit the card
+    ]
+    write_yaml(files, models=models)
+    with pytest.raises(SystemExit) as caught:
+        main(flags_of(files))
+    err = capsys.readouterr().err
+    assert caught.value.code == 2 and not (files / "out").exists()
+    told = [line for line in err.splitlines() if not line.startswith("WARNING")]
+    assert len(told) == 2, err  # of two jobs each
+    assert told[0].startswith("error: --model_config_model: 'codellama/CodeLlama-34b-Instruct-hf' is neither a known")
+    assert told[1].startswith("error: --model_config_model: model meta-llama/Llama-2-70b-hf does not fit on rtx_4090")
+    write_yaml(files, models=models[:1])
+    with pytest.raises(SystemExit) as caught:
+        main([*flags_of(files)[:2], "--executor_config_type=LOCAL"])
+    assert caught.value.code == 2 and not (files / "out").exists()
+
+
+def test_all_cores_are_taken_where_the_system_cannot_say_which(files, monkeypatch):
+    options, jobs = jobs_of(files)
+    assert _num_workers(jobs, options) == len(os.sched_getaffinity(0))
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    assert _num_workers(jobs, options) == 7
 
 
 def test_all_requests_ignored_is_a_failure(files, capsys):
@@ -336,13 +392,24 @@ def test_all_requests_ignored_is_a_failure(files, capsys):
 # ---- going on
 
 
+def slow_search(folder: Path, num_requests: int, **changes: object) -> None:
+    """Probes that take their time; with FINE there are many of them."""
+    trace = {**content_of(folder)["traces"][0], "num_requests": num_requests}
+    rows = f"{PROMPT},{OUTPUT}\n" * num_requests
+    (folder / "lengths.csv").write_text("num_prefill_tokens,num_decode_tokens\n" + rows)
+    write_yaml(folder, traces=[trace], **changes)
+
+
+FINE = ("--min-search-granularity=0.01", "--max-iterations=1000")
+
+
 def start(folder: Path, *more: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "sarathi.benchmark.capacity_search.main", *flags_of(folder, *more)]
     return subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def wait_for_probes(process: subprocess.Popen, folder: Path, number: int) -> list[Path]:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while len(found := sorted((folder / "out").glob("runs/*/*/probe.json"))) < number:
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()
         time.sleep(0.005)
@@ -365,41 +432,43 @@ def comparable(folder: Path) -> list[dict[str, str]]:
 
 
 def test_killed_and_started_again_it_goes_on(files):
-    process = start(files, "--num-workers=1")
+    slow_search(files, 60, schedulers=content_of(files)["schedulers"][:1])
+    process = start(files, "--num-workers=1", *FINE)
     wait_for_probes(process, files, 3)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     assert not (files / "out" / "results.csv").exists()
     finished = {path: path.stat().st_mtime_ns for path in (files / "out").glob("runs/*/*/probe.json")}
-    options, jobs = jobs_of(files)
-    torn = job_folder(jobs[1], options) / "1.0" / "2000-01-01_00-00-00-000000"
-    torn.mkdir(parents=True)
-    (torn / "requests.csv.part").write_text("request_id,arr")
     broken = next(iter(finished))
     broken.write_text(broken.read_text()[:40])
+    torn = broken.parent / "2000-01-01_00-00-00-000000"
+    torn.mkdir()
+    (torn / "requests.csv.part").write_text("request_id,arr")
 
-    again = start(files, "--num-workers=1")
+    again = start(files, "--num-workers=1", *FINE)
     wait_for_probes(again, files, len(finished) + 1)
     for pid in processes_of_group(again.pid):
         if pid != again.pid:  # what the terminal sends to all is for the parent alone
-            os.kill(pid, signal.SIGINT)
-    err = again.communicate(timeout=60)[1]
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGINT)
+    err = again.communicate(timeout=120)[1]
     assert again.returncode == 0, err
     for path, mtime in finished.items():
         assert (path.stat().st_mtime_ns == mtime) == (path != broken), path
     assert err.count("from an earlier search") == len(finished) - 1
-    assert "probe.json cannot be used" in err and not torn.exists()
+    assert "what an earlier search left cannot be used" in err and not torn.exists()
     gone_on = comparable(files)
     os.rename(files / "out", files / "first")
-    assert main(flags_of(files)) == 0
+    assert main(flags_of(files, *FINE)) == 0
     assert comparable(files) == gone_on
 
 
 def test_ctrl_c_is_one_line_and_ends_all_processes(files):
-    process = start(files, "--num-workers=2")
+    slow_search(files, 1000)
+    process = start(files, "--num-workers=2", *FINE)
     wait_for_probes(process, files, 1)
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=120)
     told = [line for line in err.splitlines() if not line.startswith("INFO")]
     assert process.returncode == INTERRUPTED and len(told) == 1, err
     assert told[0].startswith("interrupted; finished probes are kept in")
@@ -410,7 +479,8 @@ def test_ctrl_c_is_one_line_and_ends_all_processes(files):
 
 
 def test_one_search_at_a_time(files, capsys):
-    process = start(files, "--num-workers=1")
+    slow_search(files, 1000)
+    process = start(files, "--num-workers=1", *FINE)
     try:
         wait_for_probes(process, files, 1)
         assert main(flags_of(files)) == 2
@@ -420,20 +490,88 @@ def test_one_search_at_a_time(files, capsys):
     assert "error: --output-dir: another search is at work in" in capsys.readouterr().err
 
 
-def test_a_changed_setting_makes_new_probes_and_a_changed_limit_does_not(files):
-    def notes(*flags: str) -> set[str]:
-        return {probe.note for probe in search(files, "one_seat", "--max-iterations=2", *flags)[1]}
+def notes(folder: Path, *flags: str) -> set[str]:
+    return {probe.note for probe in search(folder, "one_seat", "--max-iterations=2", *flags)[1]}
 
-    assert notes() == {""}
-    assert notes("--scheduling-delay-slo-value=1.5", "--tbt-slo-quantile=0.5", "--e2e-slo-value=9") == {
-        "from an earlier search"
-    }
-    (changed,) = notes("--cache_config_block_size=32")
-    assert changed == "run again, as settings changed (settings.cache_config.block_size was 16, is 32)"
-    notes()
+
+def test_a_changed_setting_makes_new_probes_beside_the_others_and_a_changed_limit_does_not(files):
+    assert notes(files) == {""}
+    limits = ("--scheduling-delay-slo-value=1.5", "--tbt-slo-quantile=0.5", "--e2e-slo-value=9")
+    assert notes(files, *limits) == {REUSED}
+    other = ("--simulated_executor_config_device=a100_80gb",)
+    assert notes(files, *other) == {""}
+    assert notes(files) == notes(files, *other) == {REUSED}
     os.utime(files / "lengths.csv", (1, 1))
-    (changed,) = notes()
-    assert "files." in changed and "lengths.csv" in changed
+    assert notes(files) == {""}
+
+
+def cut_last_line(path: Path) -> None:
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+
+
+def lose_column(path: Path) -> None:
+    path.write_text(path.read_text().replace("arrival_time", "arrival", 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [("requests.csv", cut_last_line), ("token_gaps.csv", cut_last_line), ("requests.csv", lose_column),
+     ("summary.json", Path.unlink)],
+)  # fmt: skip
+def test_a_damaged_run_is_not_believed(files, name, damage):
+    _, probes = search(files, "one_seat", "--max-iterations=1")
+    damage(probes[0].run / name)
+    _, again = search(files, "one_seat", "--max-iterations=1")
+    assert again[0].note.startswith("run again, as what an earlier search left cannot be used (")
+    assert again[0].run != probes[0].run and again[0].figures == probes[0].figures
+
+
+def test_a_changed_class_of_ones_own_makes_new_probes(files, monkeypatch, capsys, caplog):
+    """In a process of its own each time, as an imported class does not change."""
+    monkeypatch.syspath_prepend(str(files))
+    module = files / "own_scheduler.py"
+    module.write_text("from sarathi.core.variants import SCHEDULERS\n\n\nclass Own(SCHEDULERS['SPF']):\n    pass\n")
+    schedulers = [{"name": "own", "scheduler": "own_scheduler.Own", "batch_size": 1}]
+    write_yaml(files, schedulers=schedulers)
+
+    def num_reused() -> int:
+        caplog.clear()
+        assert main(flags_of(files, "--max-iterations=2")) == 0
+        return caplog.text.count(REUSED)
+
+    assert num_reused() == 0
+    assert num_reused() == 2
+    module.write_text(module.read_text().replace("pass", "num_seats = 1"))
+    assert num_reused() == 0
+
+
+def test_identity_knows_the_code_and_only_files_that_are_input(files, monkeypatch):
+    from sarathi.benchmark.capacity_search import identity as module
+
+    monkeypatch.chdir(files)
+    for name in ("sarathi", "predictor"):
+        (files / name).mkdir()
+        monkeypatch.setattr(f"{name}.__path__", [str(files / name)])
+    (files / "sarathi" / "part.py").write_text("pass")
+    config = jobs_of(files, "--model_config_revision=lengths.csv")[1][0].config
+
+    def code(is_new_process: bool = True) -> str:
+        if is_new_process:
+            module._source_digest.cache_clear()
+        return module.identity(config)["code"]
+
+    inputs = {str(files / "lengths.csv"), str(files / "rounds.csv")}
+    assert set(module.identity(config)["files"]) == inputs
+    (files / "own.npz").write_bytes(b"")
+    lprs = replace(config, scheduler_config=LprsSchedulerConfig(predictor_file="own.npz"))
+    assert set(module.identity(lprs)["files"]) == {*inputs, "own.npz"}
+    before = code()
+    (files / "predictor" / "part.npz").write_bytes(b"1")
+    assert code(is_new_process=False) == before != code()
+    before = code()
+    (files / "predictor" / "part.npz").write_bytes(b"2")
+    assert code() != before
+    module._source_digest.cache_clear()
 
 
 # ---- what is read
@@ -519,6 +657,8 @@ SCHEDULER, TRACE = "schedulers, 'one_seat': ", "traces, 'fixed': "
         ("schedulers", {"scheduler": "sarathy"}, f"{SCHEDULER}scheduler: 'sarathy' is not known; one of SARATHI, "),
         ("schedulers", {"scheduler": "vllm"}, f"{SCHEDULER}chunk_size: not a key of this entry"),
         ("schedulers", {"alpha": 1}, f"{SCHEDULER}alpha: not a key of this entry"),
+        ("schedulers", {"name": "a\nb"}, "schedulers, 'a\\nb': name: 'a\\nb' is not allowed; text that a terminal and"),
+        ("models", {"name": "\x1b[2J"}, "models, '\\x1b[2J': name: '\\x1b[2J' is not allowed; text that"),
         ("schedulers", {"name": "many_seats"}, "schedulers: the name 'many_seats' stands twice"),
         ("traces", {"trace_file": GONE}, f"{TRACE}trace_file: this key is needed, or request_generator"),
         ("traces", {"trace_file": "no.csv"}, f"{TRACE}trace_file: 'no.csv' is not a file"),
@@ -565,6 +705,7 @@ def test_a_fault_of_the_file_is_one_line_with_file_and_key(files, where, change,
         (["--wandb-sweep-id=x"], "--wandb-sweep-id: "),
         (["--num_replica=2"], "--num_replica: unknown flag; did you mean --num_replicas?"),
         (["--model_config_model=smollm2"], "--model_config_model: "),
+        (["--simulated_executor_config_device=abacus"], "--simulated_executor_config_device: 'abacus' is not allowed"),
         (["--cache_config_block_size=0"], "--cache_config_block_size: "),
         (["--config-path=no.yml"], "--config-path: cannot read 'no.yml'"),
     ],

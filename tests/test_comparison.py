@@ -7,16 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sarathi.metrics import bootstrap
-from sarathi.metrics.bootstrap import (
-    mean_interval,
-    relative_change,
-    relative_change_interval,
-    serial_mean_interval,
-)
-from sarathi.metrics.compared_groups import differing_settings, make_entries
-from sarathi.metrics.compared_run import ComparedRun, Workload, workload_differences
-from sarathi.metrics.comparison import compare_entries, paired_requests
+from sarathi.comparison import bootstrap
+from sarathi.comparison.bootstrap import mean_interval, relative_change, relative_change_interval
+from sarathi.comparison.comparison import compare_entries, paired_requests
+from sarathi.comparison.groups import differing_settings, make_entries
+from sarathi.comparison.run import ComparedRun, Workload, workload_differences
 from sarathi.metrics.headline import E2E, METRICS, TPOT, TTFT
 
 NO_VALUES = np.empty(0)
@@ -64,27 +59,7 @@ def test_changes_that_are_nothing_and_that_are_undefined() -> None:
     assert relative_change(zeros, zeros) == 0.0 and relative_change_interval(zeros, zeros, paired=True) == (0.0, 0.0)
     assert relative_change(zeros, values) is None and relative_change_interval(zeros, values, paired=True) is None
     assert relative_change_interval(np.array([0.0, 1.0]), np.array([1.0, 1.0]), paired=False) is None
-    assert mean_interval(np.array([1.0])) is None and serial_mean_interval(np.array([1.0, 2.0, 3.0])) is None
-
-
-def test_blocks_keep_the_dependence_between_neighbours(few_resamples) -> None:
-    """Of a series whose neighbours go together, blocks cover the mean far better than single values do."""
-    rng = np.random.default_rng(3)
-    covered = []
-    for _ in range(150):
-        steps = rng.normal(0, 1, 1200)
-        series = np.convolve(steps, np.ones(15), mode="valid")[200:]
-        alone, blocks = mean_interval(series[:600]), serial_mean_interval(series[:600])
-        covered.append([alone.low <= 0 <= alone.high, blocks.low <= 0 <= blocks.high])
-    single, in_blocks = np.mean(covered, axis=0)
-    assert single < 0.55 and 0.84 < in_blocks < 0.99
-
-
-def test_block_interval_of_independent_values_is_the_usual_one() -> None:
-    values = np.random.default_rng(4).normal(0, 1, 2000)
-    found = serial_mean_interval(values)
-    assert found.low < values.mean() < found.high
-    assert found.high - found.low == pytest.approx(2 * 1.96 / np.sqrt(2000), rel=0.3)
+    assert mean_interval(np.array([1.0])) is None
 
 
 def make_run(
@@ -182,7 +157,7 @@ def test_requests_are_paired_by_id_and_only_where_both_finished() -> None:
     found = paired_requests("b", E2E, [(before, after)])
     assert (found.num_requests, found.baseline_mean, found.mean, found.difference) == (3, 4.0, 4.0, 0.0)
     assert found.share_faster == pytest.approx(1 / 3) and found.share_slower == pytest.approx(1 / 3)
-    assert found.difference_interval is None  # of three requests
+    assert found.difference_interval is None and found.share_faster_interval is None  # of one pair of runs
     nothing = make_run("c", e2e=np.ones(5), finished=np.array([False, False, False, False, True]))
     assert paired_requests("c", E2E, [(before, nothing)]) is None
 

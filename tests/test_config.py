@@ -165,7 +165,7 @@ def settings_of(config_type: type[c.Config]) -> set[tuple[str, bool]]:
                 names |= settings_of(chosen) if name not in declared.not_available else set()
         else:
             declared = f.metadata["setting"]
-            names.add((f.name, not (declared.no_effect or declared.fixed_for_now)))
+            names.add((f.name, not declared.no_effect))
     return names
 
 

@@ -130,7 +130,7 @@ def values_of(config_type: type[c.Config], f: dataclasses.Field) -> st.SearchStr
     """Values that a setting's declaration allows."""
     declared: Setting = f.metadata["setting"]
     hint = get_type_hints(config_type)[f.name]
-    if declared.fixed_for_now or declared.is_input_file:
+    if declared.is_input_file:
         return st.just(f.default)
     low = declared.at_least if declared.at_least is not None else declared.above
     high = declared.at_most if declared.below is None else declared.below

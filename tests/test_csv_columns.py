@@ -38,6 +38,8 @@ def test_a_cell_with_a_line_break_counts_as_lines(tmp_path: Path) -> None:
         ("a,b\n0,-0.5\n", "line 2, column b: -0.5 is not allowed"),
         ("a,b\n0,1\nmany,1\n", "line 3, column a: 'many' is not a number"),
         ("a,b\n0\n", "line 2, column b: '' is not a number"),
+        ("a,b\n1_000,1\n", "line 2, column a: '1_000' is not a number"),
+        ("a,b\n0,١٢\n", "line 2, column b: '١٢' is not a number"),
         ("a,b\nnan,1\n", "line 2, column a: nan is not allowed"),
         ("a,b\n0,inf\n", "line 2, column b: inf is not allowed"),
         ("a,b\n0,1e16\n", "line 2, column b: 1e+16 is not allowed"),

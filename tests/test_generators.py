@@ -22,6 +22,7 @@ from sarathi.benchmark.workloads import (
     zipf_lengths,
 )
 from sarathi.config import parse_args
+from sarathi.errors import FlagError
 
 UNIFORM = "uniform_request_length_generator_config"
 ZIPF = "zipf_request_length_generator_config"
@@ -208,33 +209,33 @@ def test_gamma_is_refused_without_a_rate():
 
 def test_start_and_end_time(invocations):
     def times(**settings):
-        return arrivals("TRACE", "null", trace_file=invocations, time_scale_factor=1, **settings)
+        return arrivals("TRACE", "null", trace_file=invocations, **settings)
 
-    assert times() == [0, 3600, 7200]  # upstream's defaults: from 12:00 to 15:00
-    assert times(start_time="1970-01-04 12:30:00") == [0, 3600]
-    assert times(start_time="1970-01-04 12:00:01.5") == [0, 3600]  # strictly after
-    assert times(end_time="1970-01-04 14:00:01.5") == [0, 3600]  # strictly before
-    assert times(end_time="1970-01-05") == [0, 3600, 7200, 10800]
+    assert times() == times(start_time="null", end_time="null") == [0, 3600, 7200, 10800]
+    assert times(start_time="1970-01-04 12:00:01.5") == [0, 3600, 7200, 10800]  # it included
+    assert times(start_time="1970-01-04 12:30:00") == [0, 3600, 7200]
+    assert times(end_time="1970-01-04 14:00:01.5") == [0, 3600]  # it excluded
+    assert times(start_time="1970-01-04 12:00:00", end_time="1970-01-04 15:00:00") == [0, 3600, 7200]  # upstream's
 
 
 def test_time_scale_factor_of_intervals(invocations):
-    assert arrivals("TRACE", "null", trace_file=invocations) == [0, 1080, 2160]  # upstream's default is 0.3
-    assert arrivals("TRACE", "null", trace_file=invocations, time_scale_factor=2) == [0, 7200, 14400]
+    assert arrivals("TRACE", "null", trace_file=invocations) == [0, 3600, 7200, 10800]
+    assert arrivals("TRACE", "null", trace_file=invocations, time_scale_factor=0.3) == [0, 1080, 2160, 3240]
 
 
 def test_the_trace_ends_the_workload(invocations):
     flags = {"interval_generator_config_type": "TRACE", f"{INTERVALS}_trace_file": invocations}
     workload = synthetic(**flags, synthetic_request_generator_config_num_requests=10)
-    assert len(workload.requests) == 3
-    assert "the arrival times ended after 3 of 10 requests" in workload.notes
-    assert any("3 of 4 are between 1970-01-04 12:00:00 and 1970-01-04 15:00:00" in note for note in workload.notes)
+    assert len(workload.requests) == 4
+    assert "the arrival times ended after 4 of 10 requests" in workload.notes
+    assert any(": 4 of 4, the first at 1970-01-04 12:00:01.500; scaled" in note for note in workload.notes)
     workload = synthetic(**flags, synthetic_request_generator_config_num_requests="null")
-    assert len(workload.requests) == 3 and not any("ended" in note for note in workload.notes)
+    assert len(workload.requests) == 4 and not any("ended" in note for note in workload.notes)
     assert len(synthetic(**flags, synthetic_request_generator_config_num_requests=2).requests) == 2
-    workload = synthetic(**flags, synthetic_request_generator_config_duration=1100)
-    assert [r.arrival_time for r in workload.requests] == [0, 1080]
-    workload = synthetic(**flags, synthetic_request_generator_config_duration=5000)
-    assert "the arrival times ended after 3 requests" in workload.notes
+    workload = synthetic(**flags, synthetic_request_generator_config_duration=3700)
+    assert [r.arrival_time for r in workload.requests] == [0, 3600]
+    workload = synthetic(**flags, synthetic_request_generator_config_duration=50_000)
+    assert "the arrival times ended after 4 requests" in workload.notes
 
 
 def test_trace_arrivals_that_make_no_sense_are_refused(capsys, invocations):
@@ -242,7 +243,7 @@ def test_trace_arrivals_that_make_no_sense_are_refused(capsys, invocations):
     for own, said in (
         ({f"{INTERVALS}_start_time": "noon"}, f"{INTERVALS}_start_time: 'noon' is not allowed; a date and time like"),
         (
-            {f"{INTERVALS}_start_time": "1970-01-04 16:00"},
+            {f"{INTERVALS}_start_time": "1970-01-04 16:00", f"{INTERVALS}_end_time": "1970-01-04T15:00Z"},
             f"{INTERVALS}_start_time: '1970-01-04 16:00' is not allowed; an instant before end_time, which is 1970",
         ),
         (
@@ -254,11 +255,35 @@ def test_trace_arrivals_that_make_no_sense_are_refused(capsys, invocations):
             synthetic(**flags | own)
         assert f"error: --{said}" in capsys.readouterr().err
     for own, said in (
-        ({f"{INTERVALS}_end_time": "1970-01-04 12:00:01"}, f"--{INTERVALS}_start_time: .* has no arrival between"),
+        ({f"{INTERVALS}_end_time": "1970-01-04 12:00:01"}, f"--{INTERVALS}_end_time: .* has no arrival before"),
         ({f"{INTERVALS}_trace_file": __file__}, f"--{INTERVALS}_trace_file: .* line 1: no trace with the columns"),
     ):
         with pytest.raises(ValueError, match=said):
             synthetic(**flags | own)
+
+
+def test_each_kind_of_arrivals_is_told():
+    for kind, settings, said in (
+        ("STATIC", {"static_request_interval_generator_config_interval": 0.25}, "static arrivals, one every 0.25 s"),
+        ("STATIC", {"static_request_interval_generator_config_interval": 0}, "static arrivals, all at once"),
+        ("POISSON", {"poisson_request_interval_generator_config_qps": 3}, "Poisson arrivals, 3 per second (seed 42)"),
+        ("GAMMA", {f"{GAMMA}_qps": 3, f"{GAMMA}_seed": 7}, "gamma arrivals, 3 per second, cv 0.5 (seed 7)"),
+    ):
+        assert said in synthetic(interval_generator_config_type=kind, **settings).notes
+
+
+def test_targets_of_a_class_that_no_request_has_are_refused():
+    flags = {
+        "request_generator_config_type": "HETEROGENEOUS",
+        "heterogeneous_request_generator_config_num_requests": 60,
+    }
+    for own, said in (
+        (flags, "no request is of class 'shrot'; the workload has long, short"),
+        ({}, "no request is of class 'shrot'; the workload has no classes"),
+    ):
+        with pytest.raises(FlagError, match=f"^--slo_config_classes: {said}$"):
+            synthetic(**own, slo_config_classes='{"shrot": {"ttft": 1}}')
+    assert len(synthetic(**flags, slo_config_classes='{"short": {"ttft": 1}, "long": {"ttft": 9}}').requests) == 60
 
 
 def test_duration_and_num_requests():
@@ -355,4 +380,4 @@ def test_a_run_end_to_end(flags, dated, invocations, tmp_path, monkeypatch, caps
     assert benchmark_main.main([*flags, *quiet]) == 0
     assert capsys.readouterr().out == first
     num_requests = len(build_workload(parse_args(flags)).requests)
-    assert f"{num_requests} finished, 0 ignored" in first and num_requests in (3, 4, 20)
+    assert f"{num_requests} finished, 0 ignored" in first and num_requests in (4, 20)

@@ -6,7 +6,6 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 from matplotlib.category import StrCategoryFormatter
 from matplotlib.figure import Figure
@@ -46,27 +45,13 @@ def test_plots_of_runs_with_next_to_nothing(tmp_path: Path, requests: list) -> N
         assert path.read_bytes().startswith(PNG)
 
 
-def test_large_runs_are_thinned_with_both_ends_kept_and_say_so() -> None:
-    shown = plots._thinned(100_000)
-    assert len(shown) == plots.MAX_POINTS and (shown[0], shown[-1]) == (0, 99_999)
-    assert plots._thinned(3).tolist() == [0, 1, 2]
-    assert plots._thinned_caption(100_000, "rounds") == "100,000 rounds, 4,000 of them drawn"
-    assert plots._thinned_caption(10, "rounds") == "10 rounds"
-
-
-def test_time_slices_hold_every_value_once() -> None:
-    times = np.sort(np.random.default_rng(0).uniform(5, 9, 1000))
-    values = np.arange(1000.0)
-    centres, sums = plots._binned(times, values, np.sum, 37)
-    assert sums.sum() == values.sum()
-    assert len(centres) == len(sums) <= 37 and 5 < centres[0] < centres[-1] < 9
-    assert plots._binned(np.array([2.0]), np.array([3.0]), np.sum, 4)[1].tolist() == [3.0]
-
-
 def test_titles_say_scheduler_device_and_that_it_is_simulated() -> None:
     metadata = {"scheduler": "AGING", "model": "m", "device": "rtx_4090", "simulated": True}
     assert plots.run_title(metadata) == "AGING · m on rtx_4090 (simulated)"
     assert plots.run_title({"scheduler": "AGING", "device": "cpu", "simulated": False}) == "AGING · cpu"
+    assert plots.run_title(metadata | {"num_replicas": 3}) == "AGING · m on rtx_4090, 3 replicas (simulated)"
+    one = metadata | {"num_replicas": 3, "replica_id": 1}
+    assert plots.run_title(one) == "AGING · m on rtx_4090, replica 1 of 3 (simulated)"
 
 
 @pytest.mark.parametrize("num_stages", [1, 3])

@@ -120,6 +120,27 @@ def test_each_replica_has_a_jitter_of_its_own(workload):
     assert one["request_e2e_time"]["mean"] == pytest.approx(two["request_e2e_time"]["mean"])
 
 
+def test_jitter_is_shared_by_no_two_replicas_of_neighbouring_seeds(workload):
+    times = set()
+    for seed in (1, 2, 3):
+        flags = ("--num_replicas=3", "--simulated_executor_config_jitter=0.2", f"--seed={seed}")
+        parts = run(workload, *flags).summary["replicas"]
+        times |= {part["batch_execution_time"]["max"] for part in parts}
+    assert len(times) == 9
+
+
+def test_ignored_requests_stand_where_they_were_refused(tmp_path):
+    """Merged rows are in order of their ends though refused ones have none."""
+    requests = [RequestSpec(str(i), 0.05 * i, 3000 if i % 4 == 1 else 100, 20) for i in range(40)]
+    flags = ("--num_replicas=3", "--model_config_max_model_len=2000")
+    result = run(Workload("some", requests), *flags, output_dir=tmp_path)
+    table = read_run(result.directory).requests
+    ends = np.where(
+        table["status"] == "ignored", table["arrival_time"], table["arrival_time"] + table["request_e2e_time"]
+    )
+    assert result.summary["num_ignored"] == 10 and (np.diff(ends) >= -1e-9).all()
+
+
 def test_more_replicas_than_requests_and_a_time_limit(tmp_path, workload):
     few = Workload("few", workload.requests[:2])
     result = run(few, "--num_replicas=4", output_dir=tmp_path)
@@ -150,21 +171,14 @@ def test_a_router_knows_what_has_happened_by_the_arrival_and_no_more():
 
     class Looks:
         def route(self, request, loads):
-            seen.append((loads[0].num_outstanding, loads[0].backlog_tokens, loads[0].outstanding_tokens))
+            seen.append((loads[0].backlog_tokens, loads[0].outstanding_tokens))
             return 0
 
     # The first has its prompt computed at 1.0 and ends at 2.0.
     requests = [make_request(str(i), 8, 2, arrival) for i, arrival in enumerate((0.0, 0.5, 1.0, 1.5, 1.999, 2.0))]
     replay([engine], requests, route=route_of(Looks(), [load]))
-    assert seen == [
-        (0, 0, 0),
-        (1, 10, 10),
-        (2, 10, 20),
-        (3, 20, 30),
-        (4, 30, 40),
-        (4, 30, 40),
-    ]  # the last: 5 were sent, 1 ended, 1 begun
-    assert (load.num_outstanding, load.backlog_tokens, load.outstanding_tokens) == (0, 0, 0)
+    assert seen == [(0, 0), (10, 10), (10, 20), (20, 30), (30, 40), (30, 40)]  # the last: 5 sent, 1 ended, 1 begun
+    assert (load.backlog_tokens, load.outstanding_tokens) == (0, 0)
 
 
 class FixedLatency:
@@ -180,7 +194,7 @@ def test_load_counts_and_pace():
     assert load.pace is None
     load.on_sent("a", 100, 10.0)
     load.on_sent("b", 300, 11.0)
-    assert (load.num_outstanding, load.outstanding_tokens, load.backlog_tokens) == (2, 400, 400)
+    assert (load.outstanding_tokens, load.backlog_tokens) == (400, 400)
     load.on_first_token("a", 12.0)
     assert load.backlog_tokens == 300 and load.pace == pytest.approx(100 / 2)
     load.on_first_token("b", 15.0)
@@ -191,7 +205,7 @@ def test_load_counts_and_pace():
     assert load.pace == pytest.approx((0.99 * (0.99 * 100 + 300) + 50) / (0.99 * (0.99 * 2 + 3) + 0.5))
     load.on_sent("d", 7, 101.0)
     load.on_end("d")  # refused
-    assert (load.num_outstanding, load.outstanding_tokens, load.backlog_tokens) == (2, 350, 0)
+    assert (load.outstanding_tokens, load.backlog_tokens) == (350, 0)
 
 
 def loads_of(*tokens: int) -> list[ReplicaLoad]:

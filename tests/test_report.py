@@ -7,7 +7,9 @@ import csv
 import gzip
 import html
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,8 +26,8 @@ from sarathi.metrics.html import page as page_module
 from sarathi.metrics.html.figures import BLUE, MAX_CDF_POINTS, ORANGE, cdf
 from sarathi.metrics.html.page import Cell, Page, number
 from sarathi.metrics.html.run_report import report_page, write_run_report
-from sarathi.metrics.html.thinning import MAX_POINTS, NUM_HIGHEST, binned, thinned
 from sarathi.metrics.run_folder import RunFolder, read_run
+from sarathi.metrics.thinning import MAX_POINTS, NUM_HIGHEST, binned, medians_by_doubling, thinned
 from tests.browser import visit
 
 WORKLOAD = (
@@ -68,7 +70,8 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rewrite(directory / "requests.csv", lambda row: row | {"request_id": HOSTILE, "tenant": HOSTILE})
     summary = json.loads((directory / "summary.json").read_text())
     summary |= {"model": HOSTILE, "workload": HOSTILE, "first_ignored": HOSTILE, "reasons": {HOSTILE: 3}}
-    summary["slo"]["classes"] = {HOSTILE: dict(summary["slo"])}
+    summary["slo"]["classes"] = {HOSTILE: {**summary["slo"]}}
+    del summary["slo"]["classes"][HOSTILE]["classes"]
     (directory / "summary.json").write_text(json.dumps(summary))
     config = (directory / "config.yaml").read_text()
     (directory / "config.yaml").write_text(config + f"{json.dumps(HOSTILE)}: {json.dumps(HOSTILE)}\n")
@@ -200,11 +203,29 @@ def test_a_folder_without_a_run_is_one_line(predicted: Path, tmp_path: Path, cap
     assert report_html.main([str(tmp_path / "none"), str(predicted), str(tmp_path)]) == 2
     out, err = capsys.readouterr()
     assert out.split() == [str(predicted / "report.html")]
-    assert [line.split(" holds ")[0].split(" is ")[0] for line in err.splitlines()] == [
-        f"error: {tmp_path / 'none'}",
-        f"error: {tmp_path}",
+    assert err.splitlines() == [
+        f"error: {tmp_path / 'none'}: not a folder; a run's folder, which holds summary.json, is needed",
+        f"error: {tmp_path}: holds no summary.json: no run's folder",
     ]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_whatever_is_asked_is_one_line(tmp_path: Path, capsys):
+    (tmp_path / "two\nlines").mkdir()
+    for argv in ([], ["--no-such-flag"], [str(tmp_path / "two\nlines")], ["n" * 300]):
+        assert report_html.main(argv) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and len(err.splitlines()) == 1 and err.startswith("error: "), err
+
+
+def test_a_folder_whose_name_is_no_text(predicted: Path, tmp_path: Path):
+    folder = shutil.copytree(predicted, tmp_path / "caf\udce9")
+    command = [sys.executable, "-m", "sarathi.benchmark.report_html", str(folder), str(tmp_path / "\udce9")]
+    strict = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}  # where locales say UTF-8
+    done = subprocess.run(command, capture_output=True, text=True, env=strict)
+    assert (done.returncode, done.stdout) == (2, f"{tmp_path}/caf\\udce9/report.html\n")
+    assert done.stderr.startswith(f"error: {tmp_path}/\\udce9: not a folder") and len(done.stderr.splitlines()) == 1
+    assert "run caf?" in text_of(folder)
 
 
 def test_a_missing_plotly_is_named(predicted: Path, monkeypatch, capsys):
@@ -224,6 +245,7 @@ def test_a_hundred_thousand_requests_stay_small(predicted: Path):
     many = RunFolder(run_folder.path, run_folder.config, run_folder.summary)
     many.requests = repeated(run_folder.requests, 100_000, ("arrival_time",))
     many.rounds = repeated(run_folder.rounds, 300_000, ("scheduled_time", "end_time"))
+    many.token_gaps = run_folder.token_gaps
     text = report_page(many).render()
     assert len(text) < 3_000_000
     assert "100,000 finished requests: about 4,000 drawn, the 100 highest among them" in text
@@ -403,8 +425,16 @@ def test_thinning_keeps_ends_and_the_highest():
     assert thinned(np.array([np.nan, 1.0, 2.0])).tolist() == [1, 2]
 
 
+def test_medians_by_doubling_need_enough_values():
+    lengths, values = np.repeat([100.0, 127.0, 128.0, 300.0, 0.0], [4, 4, 8, 7, 9]), np.arange(32.0)
+    values[9] = np.nan  # leaves 7 of the second doubling
+    x, y = medians_by_doubling(lengths, values)
+    assert x == pytest.approx([64 * 2**0.5]) and y.tolist() == [3.5]
+
+
 def test_slices_of_time_leave_out_the_empty_ones():
     times, values = np.array([0.0, 1.0, 1.5, 9.0, 10.0]), np.array([1.0, 5.0, 3.0, 2.0, 8.0])
     assert [part.tolist() for part in binned(times, values, 5, "max")] == [[0.0, 8.0], [5.0, 8.0]]
     assert binned(times, values, 5, "mean")[1].tolist() == [3.0, 5.0]
     assert binned(times, values, 5, "median")[1].tolist() == [3.0, 5.0]
+    assert binned(times[:1], values[:1], 5, "mean")[1].tolist() == [1.0]

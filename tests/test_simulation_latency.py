@@ -14,7 +14,8 @@ from sarathi.core.plan import SchedulerOutput
 from sarathi.request import Request, SamplingParams
 from sarathi.simulation import checkpoints
 from sarathi.simulation.devices import DEVICES, ENGINE_PROFILES
-from sarathi.simulation.latency import Jitter, MemoryModel, RoundLatency, num_kv_blocks, round_to_tile
+from sarathi.simulation.latency import Jitter, RoundLatency, round_to_tile
+from sarathi.simulation.memory import MemoryModel, num_kv_blocks
 from sarathi.simulation.models import load_model_shape
 from tests.simulate import make_output
 

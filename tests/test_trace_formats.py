@@ -60,7 +60,7 @@ def lengths_of(path, num_rows) -> list[tuple[int, int]]:
     return sorted(islice(trace_lengths(path, shaping=shaping(least=1), seed=1).pairs, num_rows))
 
 
-def arrivals(path, start="1970-01-01", end="1970-01-02", factor=1.0) -> list[float]:
+def arrivals(path, start=None, end=None, factor=1.0) -> list[float]:
     return trace_arrivals(path, start_time=start, end_time=end, time_scale_factor=factor)[0]
 
 
@@ -70,9 +70,9 @@ def rows(workload) -> list[tuple[float, int, int, str]]:
 
 @pytest.fixture
 def trace(tmp_path):
-    def write(text: str) -> Path:
+    def write(text: str | bytes) -> Path:
         path = tmp_path / "trace.txt"
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
         return path
 
     return write
@@ -114,12 +114,11 @@ def test_a_replay_of_each_format(trace, text, name, expected):
 
 def test_arrivals_of_each_format(trace):
     """Seconds that are no dates count from 1970; no length is looked at, so no failed request is left out."""
-    year = {"start": "2023-01-01", "end": "2025-01-01"}
     assert arrivals(trace("arrived_at\n5\n1.25\n"), factor=2) == [0, 7.5]
-    assert arrivals(trace(DATED), **year) == [0, 3990, 4000.5, 86800]
+    assert arrivals(trace(DATED)) == [0, 3990, 4000.5, 86800]
     assert arrivals(trace(BURST)) == [0, 40, 113]
-    assert arrivals(trace(AZURE_2023), **year)[1] == pytest.approx(0.0520001, abs=1e-9)
-    assert arrivals(trace(AZURE_2024), **year) == [0, pytest.approx(0.00993, abs=1e-9), 1.5]
+    assert arrivals(trace(AZURE_2023))[1] == pytest.approx(0.0520001, abs=1e-9)
+    assert arrivals(trace(AZURE_2024)) == [0, pytest.approx(0.00993, abs=1e-9), 1.5]
     assert arrivals(trace(MOONCAKE)) == [0, pytest.approx(3.053)]
     assert arrivals(trace("app,func,end_timestamp,duration\nx,y,12.5,2\nx,z,11,1\n")) == [0, 0.5]
     assert arrivals(trace("arrival_time,x\n1970-01-01 12:00:00,1\n1970-01-01T12:00:07,2\n43204.5,3\n")) == [0, 4.5, 7]
@@ -152,12 +151,28 @@ def test_an_empty_selection_says_what_the_file_has(trace):
         replay(trace(DATED.splitlines()[0] + "\n" + many), date="2023-09-01")
     with pytest.raises(ValueError, match=r"date: 2023-09-01 is not allowed; .* \(BurstGPT\) tells times without dates"):
         replay(trace(BURST), date="2023-09-01")
-    with pytest.raises(ValueError, match=r"start_time: .* has no arrival between 1970-01-01 and 1970-01-02; it has 3 "):
-        arrivals(trace(AZURE_2023))
-    with pytest.raises(ValueError, match=r"from 2023-11-16 18:17:03\.980 to 2023-11-17 00:00:00$"):
-        arrivals(trace(AZURE_2023))
+    for bounds, said in (
+        (("1970-01-01", "1970-01-02"), "start_time: .* has no arrival from 1970-01-01 to before 1970-01-02; it has 3 "),
+        ((None, "2023"), "end_time: .* has no arrival before 2023; it has 3 "),
+        (("2024-01-01", None), "start_time: .* has no arrival from 2024-01-01 on; it has 3 "),
+        (("2024-01-01", None), r"from 2023-11-16 18:17:03\.980 to 2023-11-17 00:00:00$"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            arrivals(trace(AZURE_2023), *bounds)
     with pytest.raises(ValueError, match=r"it has 1 from 9,000,000,000,000,000,000\.000 s to"):  # no calendar has it
-        arrivals(trace("arrived_at\n9e18\n"))
+        arrivals(trace("arrived_at\n9e18\n"), end="1970-01-02")
+
+
+def test_names_of_classes_are_one_line_each(trace):
+    """Line breaks and control characters in one would break tables and logs; what is left of them is one blank."""
+    header = "arrived_at,num_prefill_tokens,num_decode_tokens,tenant\n"
+    text = header + '0,1,1,"a\rb"\n1,1,1,a b\n2,1,1,"\n a \x1b\x00\x85b\u2028"\n3,1,1,"\r"\n4,1,1,ä b\n'
+    workload = replay(trace(text.encode()))
+    assert [request.tenant for request in workload.requests] == ["a b", "a b", "a b", "", "ä b"]
+    burst = BURST.replace("Conversation log", '"Conversation\r\nlog"')
+    assert replay(trace(burst.encode())).requests[0].tenant == "Conversation log"
+    with pytest.raises(ValueError, match=r"trace\.txt: not a UTF-8 text file"):  # half of a character
+        replay(trace(header.encode() + b"0,1,1,\xed\xa0\x80\n"))
 
 
 def test_failed_requests_are_counted_and_left_out(trace):
@@ -190,6 +205,9 @@ def test_prompts_alone_are_shortened_where_that_is_asked_for(trace):
         (AZURE_2023 + "2023-02-30 00:00:00,1,1\n", "line 5, column TIMESTAMP: '2023-02-30 00:00:00' is not a date"),
         (AZURE_2023 + "2023-11-17 00:00:01,nan,1\n", "line 5, column ContextTokens: nan is not allowed"),
         (AZURE_2023.replace("Gen", "G"), "line 1: column GeneratedTokens is missing; it has TIMESTAMP, ContextTokens"),
+        (AZURE_2023 + "2023-11-17 00:00:99.5,1,1\n", "line 5, column TIMESTAMP: '2023-11-17 00:00:99.5' is not a date"),
+        (DATED + "2023-08-22,1_000,5,1\n", "line 6, column Time: '1_000' is not a number"),
+        (DATED + "20230822,9,5,1\n", "line 6, column Date: '20230822' is not a date like 2023-11-16"),
         (MOONCAKE + '{"timestamp": 1}', "line 4: input_length is missing; it has 'timestamp'"),
         (MOONCAKE + '{"timestamp": "1", "inp', "line 4: not JSON (Unterminated string"),
         (MOONCAKE + "[1]", "line 4: [1] is not a JSON object"),
@@ -225,17 +243,21 @@ def test_lengths_need_no_times_and_arrivals_no_lengths(trace):
         arrivals(trace("num_prefill_tokens,num_decode_tokens\n5,6\n"))
 
 
-def test_an_interval_trace_is_strictly_between_and_keeps_fractions(trace):
+def test_a_part_of_an_interval_trace_and_its_fractions(trace):
     text = "arrival_time\n1970-01-04 12:00:00\n1970-01-04 12:00:09.75\n1970-01-04 12:00:00.25\n1970-01-04 15:00:00\n"
     times, notes = trace_arrivals(
         trace(text), start_time="1970-01-04 12:00:00", end_time="1970-01-04 15:00", time_scale_factor=0.5
     )
-    assert times == [0, 4.75]
-    assert "2 of 4 are between" in notes[0] and "the first at 1970-01-04 12:00:00.250" in notes[0]
+    assert times == [0, 0.125, 4.875]  # the start belongs to it, the end does not
+    said = (
+        ": 3 of 4 from 1970-01-04 12:00:00 to before 1970-01-04 15:00, the first at 1970-01-04 12:00:00; scaled by 0.5"
+    )
+    assert said in notes[0]
     assert notes[1] == "arrival times were not in order (1 rows earlier than the row before); sorted"
-    assert arrivals(trace(text), "1970-01-04 11:59:59", "1970-01-04 15:00:01") == [0, 0.25, 9.75, 10800]
+    assert arrivals(trace(text)) == arrivals(trace(text), end="1970-01-04 15:00:01") == [0, 0.25, 9.75, 10800]
+    assert arrivals(trace(text), "1970-01-04 12:00:00.25") == [0, 9.5, 10799.75]
     with pytest.raises(ValueError, match=r"time_scale_factor: 1e\+300 is too large for"):
-        arrivals(trace(text), end="1970-01-05", factor=1e300)
+        arrivals(trace(text), factor=1e300)
 
 
 def test_many_rows_agree_with_a_plain_reader(trace):
@@ -267,8 +289,14 @@ def test_instants():
     assert parse_instant("90000.5") == (1, 3600.5)
     assert instant_text(19677, 65823.9799600) == "2023-11-16 18:17:03.980"
     assert day_text(parse_day("2024-02-29")) == "2024-02-29"
-    for text in ("", "nan", "-1", "1e30", "2023-13-01", "2023-11-16 25:00", "2023-11-16 18:17:03 UTC", "١٩٧٠-01-01"):
+    assert parse_instant("1970-01-01 23:59:59.999") == (0, 86399.999)
+    for text in (
+        "", "nan", "-1", "1e30", "1_000", "١٢", "2023-13-01", "2023-11-16 25:00", "2023-11-16 18:60",
+        "2023-11-16 18:17:60", "2023-11-16 23:59:99.5", "2023-11-16 18:17+01:99", "2023-11-16 18:17:03 UTC",
+        "١٩٧٠-01-01",
+    ):  # fmt: skip
         with pytest.raises(ValueError, match="is not a date and time like"):
             parse_instant(text)
-    with pytest.raises(ValueError, match="'tomorrow' is not a date like"):
-        parse_day("tomorrow")
+    for text in ("tomorrow", "20231116", "2023-W46-4", "2023-02-29"):
+        with pytest.raises(ValueError, match=f"'{text}' is not a date like"):
+            parse_day(text)

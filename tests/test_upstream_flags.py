@@ -216,9 +216,9 @@ INTERVALS = {
         for name, value, check in (
             ("seed", "7", o.told_of_seed("arrivals are those of the trace")),
             ("trace_file", "other_arrivals.csv", lambda before, after: len(before.arrivals) == 3 > len(after.arrivals)),
-            ("start_time", "1970-01-04T12:30:00", lambda before, after: after.arrivals == [0.0, 0.3 * 6600]),
+            ("start_time", "1970-01-04T12:30:00", lambda before, after: after.arrivals == [0.0, 6600.0]),
             ("end_time", "1970-01-04T14:00:00", lambda before, after: after.arrivals == before.arrivals[:2]),
-            ("time_scale_factor", "0.6", o.scales_arrivals(2)),
+            ("time_scale_factor", "2", o.scales_arrivals(2)),
         )
     },
 }

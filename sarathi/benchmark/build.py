@@ -41,7 +41,7 @@ from sarathi.config import (
     flag_prefix,
     resolve_seeds,
 )
-from sarathi.errors import naming
+from sarathi.errors import FlagError, naming, shown
 from sarathi.request import Request, SamplingParams
 from sarathi.system import System
 
@@ -49,6 +49,7 @@ from sarathi.system import System
 def build_workload(config: BenchmarkConfig, system: System | None = None) -> Workload:
     """The requests to replay; where `system` runs a real model, with token ids that it can read."""
     workload = _build_workload(config, system)
+    _check_classes(workload, config.slo_config)
     if system is None or system.simulated or all(spec.prompt_token_ids is not None for spec in workload.requests):
         return workload
     return with_random_tokens(workload, ordinary_token_ids(system), config.seed)
@@ -95,7 +96,13 @@ def _build_workload(config: BenchmarkConfig, system: System | None) -> Workload:
             burst_to=generator.burst_to,
             seed=generator.seed,
         )
-    assert isinstance(generator, TraceRequestGeneratorConfig) and generator.trace_file is not None
+    assert isinstance(generator, TraceRequestGeneratorConfig)
+    with naming(prefix, "trace_file"):
+        return _trace_workload(generator)
+
+
+def _trace_workload(generator: TraceRequestGeneratorConfig) -> Workload:
+    assert generator.trace_file is not None
     shaping = Shaping(
         prefill_scale_factor=generator.prefill_scale_factor,
         decode_scale_factor=generator.decode_scale_factor,
@@ -104,14 +111,24 @@ def _build_workload(config: BenchmarkConfig, system: System | None) -> Workload:
         min_output_tokens=0,
         shorten_prompts_only=generator.shorten == "prompt",
     )
-    with naming(prefix, "trace_file"):
-        return trace_workload(
-            generator.trace_file,
-            num_requests=generator.num_requests,
-            time_scale_factor=generator.time_scale_factor,
-            shaping=shaping,
-            date=generator.date,
-        )
+    return trace_workload(
+        generator.trace_file,
+        num_requests=generator.num_requests,
+        time_scale_factor=generator.time_scale_factor,
+        shaping=shaping,
+        date=generator.date,
+    )
+
+
+def _check_classes(workload: Workload, slo: SloConfig) -> None:
+    """Refuse targets of a class that no request has: they would be kept by none and missed by none."""
+    if not slo.classes:
+        return
+    classes = {spec.tenant for spec in workload.requests}
+    for name in slo.classes:
+        if name not in classes:
+            named = ", ".join(sorted(classes - {""})) or "no classes"
+            raise FlagError("slo_config_classes", f"no request is of class {shown(name)}; the workload has {named}")
 
 
 def _lengths(generator: SyntheticRequestGeneratorConfig) -> Lengths:
@@ -153,10 +170,13 @@ def _arrivals(
     """Arrival times, a list where they end, and what is to be said of them."""
     config = generator.interval_generator_config
     if isinstance(config, StaticRequestIntervalGeneratorConfig):
-        return static_arrivals(config.interval), []
+        interval = config.interval
+        how = f"one every {interval:g} s" if interval else "all at once"
+        return static_arrivals(interval), [f"static arrivals, {how}"]
     assert config.seed is not None
     if isinstance(config, PoissonRequestIntervalGeneratorConfig):
-        return poisson_arrivals(config.qps, config.seed), []
+        note = f"Poisson arrivals, {config.qps:g} per second (seed {config.seed})"
+        return poisson_arrivals(config.qps, config.seed), [note]
     if isinstance(config, GammaRequestIntervalGeneratorConfig):
         note = f"gamma arrivals, {config.qps:g} per second, cv {config.cv:g} (seed {config.seed})"
         return gamma_arrivals(config.qps, config.cv, config.seed), [note]

@@ -11,17 +11,19 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from sarathi.benchmark.entry_point import BAD_SETTING, exit_status
+from sarathi.benchmark.entry_point import exit_status
+from sarathi.errors import FlagError, InputError, one_line
 
 if TYPE_CHECKING:
-    from sarathi.metrics.compared_groups import Entry
-    from sarathi.metrics.compared_run import ComparedRun
-    from sarathi.metrics.comparison import Comparison
+    from sarathi.comparison.comparison import Comparison
+    from sarathi.comparison.groups import Entry
+    from sarathi.comparison.run import ComparedRun
 
 logger = logging.getLogger(__name__)
 PROGRAM = "python -m sarathi.benchmark.compare"
+OWN_FILES = ("comparison.csv", "comparison.html", "comparison.png")  # the last by the shootout
 ABOUT = """Runs beside each other: a table here, comparison.csv, and comparison.html to look at.
 
 RUN is a run's folder, or a folder of such folders, all of which are taken. Runs that differ by seed alone are one row,
@@ -29,53 +31,79 @@ with means over seeds and 95 % bootstrap intervals."""
 
 
 def compare(
-    paths: Sequence[str | Path],
-    baseline: str | Path | None = None,
-    *,
-    skip_incomplete: bool = False,
-    on_progress: Callable[[int], None] = lambda num_read: None,
+    paths: Sequence[str | Path], baseline: str | Path | None = None, *, skip_incomplete: bool = False
 ) -> Comparison:
     """The runs in the folders `paths`, each a run's or one of runs, against `baseline`: a folder or a row's label.
 
-    The first run, or what it is a seed of, is the baseline where none is named. Raises ValueError, one line that
+    The first run, or what it is a seed of, is the baseline where none is named. Raises InputError, one line that
     names the folder and what is missing or broken; `skip_incomplete` leaves such runs out with a warning.
     """
-    from sarathi.metrics.compared_groups import make_entries
-    from sarathi.metrics.comparison import compare_entries
+    return _compared(_found(paths, baseline, skip_incomplete), baseline, skip_incomplete)
 
+
+class _Found(NamedTuple):
+    folders: list[Path]  # of all runs, each once
+    wanted: set[Path]  # of the baseline's, resolved; empty where it is no folder
+
+
+def _found(paths: Sequence[str | Path], baseline: str | Path | None, skip_incomplete: bool) -> _Found:
     folders = [folder for path in paths for folder in find_runs(Path(path), skip_incomplete)]
-    wanted = find_runs(Path(baseline), skip_incomplete) if baseline is not None and Path(baseline).is_dir() else []
+    wanted = find_runs(Path(baseline), skip_incomplete) if baseline is not None and os.path.isdir(baseline) else []
     unique = {folder.resolve(): folder for folder in [*folders, *wanted]}
-    runs = _load(list(unique.values()), skip_incomplete, on_progress)
+    return _Found(list(unique.values()), {folder.resolve() for folder in wanted})
+
+
+def _compared(
+    found: _Found,
+    baseline: str | Path | None,
+    skip_incomplete: bool,
+    on_progress: Callable[[int], None] = lambda num_read: None,
+) -> Comparison:
+    from sarathi.comparison.comparison import compare_entries
+    from sarathi.comparison.groups import make_entries
+
+    runs = _load(found.folders, skip_incomplete, on_progress)
     if len(runs) < 2:
-        found = f"only {runs[0].path}" if runs else "none"
-        raise ValueError(f"two runs or more are needed to compare, and there is {found}")
+        there = f"only {runs[0].path}" if runs else "none"
+        raise InputError(f"two runs or more are needed to compare, and there is {there}")
     entries = make_entries(runs)
-    return compare_entries(entries, _baseline_of(entries, baseline, {folder.resolve() for folder in wanted}))
+    return compare_entries(entries, _baseline_of(entries, baseline, found.wanted))
 
 
 def find_runs(path: Path, skip_incomplete: bool = False) -> list[Path]:
     """`path` itself where it is a run's folder, else the runs' folders in it, in order of name.
 
-    Raises ValueError, one line, where there is none.
+    Nothing where it is of an earlier comparison. Raises InputError, one line, where there is no run.
     """
-    if not path.is_dir():
-        raise ValueError(f"{path} is not a folder; a run's folder, or a folder of runs, is needed")
+    if not os.path.isdir(path):
+        if path.name in OWN_FILES and os.path.isfile(path):
+            logger.warning("passed over: %s is of a comparison", path)
+            return []
+        raise InputError(f"{path} is not a folder; a run's folder, or a folder of runs, is needed")
     if _is_run(path):
         return [path]
-    found = sorted(folder for folder in path.iterdir() if folder.is_dir() and _is_run(folder))
-    if not found and not skip_incomplete:
-        raise ValueError(f"{path} holds no summary.json, and no folder in it does: no run's folder, and no runs in it")
-    return found
+    try:
+        found = sorted(folder for folder in path.iterdir() if _is_run(folder))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror})") from None
+    if found:
+        return found
+    if any(os.path.isfile(path / name) for name in OWN_FILES):
+        logger.warning("passed over: %s holds a comparison and no run", path)
+    elif skip_incomplete:
+        logger.warning("left out: %s holds no run", path)
+    else:
+        raise InputError(f"{path} holds no summary.json, and no folder in it does: no run's folder, and no runs in it")
+    return []
 
 
 def _is_run(folder: Path) -> bool:
     """Whether a run has its files there, finished or not."""
-    return any((folder / name).is_file() for name in ("summary.json", "config.yaml", "rounds.csv.part"))
+    return any(os.path.isfile(folder / name) for name in ("summary.json", "config.yaml", "rounds.csv.part"))
 
 
 def _load(folders: Sequence[Path], skip_incomplete: bool, on_progress: Callable[[int], None]) -> list[ComparedRun]:
-    from sarathi.metrics.compared_run import load_run
+    from sarathi.comparison.run import load_run
 
     runs = []
     for i, folder in enumerate(folders):
@@ -83,8 +111,8 @@ def _load(folders: Sequence[Path], skip_incomplete: bool, on_progress: Callable[
             runs.append(load_run(folder))
         except ValueError as error:
             if not skip_incomplete:
-                raise ValueError(f"{error}; --skip-incomplete leaves such runs out") from None
-            logger.warning("left out: %s", error)
+                raise InputError(f"{error}; --skip-incomplete leaves such runs out") from None
+            logger.warning("left out: %s", one_line(str(error)))
         on_progress(i + 1)
     return runs
 
@@ -96,12 +124,14 @@ def _baseline_of(entries: Sequence[Entry], baseline: str | Path | None, wanted: 
     if str(baseline) in labels:
         return entries[labels.index(str(baseline))]
     if not wanted:
-        raise ValueError(f"--baseline: {baseline} is no folder with a run, and no row; rows are {', '.join(labels)}")
+        raise FlagError("baseline", f"{baseline} is no folder with a run, and no row; rows are {', '.join(labels)}")
     holding = [entry for entry in entries if wanted & {run.path.resolve() for run in entry.runs}]
     exact = [entry for entry in holding if wanted == {run.path.resolve() for run in entry.runs}]
     if not exact and len(holding) > 1 and len(wanted) > 1:
         several = ", ".join(entry.label for entry in holding)
-        raise ValueError(f"--baseline: {baseline} holds several rows ({several}); name one run or row")
+        raise FlagError("baseline", f"{baseline} holds several rows ({several}); name one run or row")
+    if not holding:  # all of them left out
+        raise FlagError("baseline", f"{baseline} holds no run that can be read")
     return (exact or holding)[0]
 
 
@@ -111,19 +141,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> None:
-    from sarathi.benchmark.comparison_text import terminal_tables
     from sarathi.benchmark.progress import progress_bar
+    from sarathi.comparison.text import terminal_tables
 
-    try:
-        args = _parser().parse_args(argv)
-        num_runs = sum(len(find_runs(Path(path), args.skip_incomplete)) for path in args.runs)
-        with progress_bar(num_runs, "reading", "run") as on_progress:
-            comparison = compare(
-                args.runs, args.baseline, skip_incomplete=args.skip_incomplete, on_progress=on_progress
-            )
-        csv_path, html_path = _output_paths(args, [run.path for entry in comparison.entries for run in entry.runs])
-    except ValueError as error:
-        _exit(str(error))
+    args = _parser().parse_args(argv)
+    found = _found(args.runs, args.baseline, args.skip_incomplete)
+    csv_path, html_path = _output_paths(args, found.folders)
+    with progress_bar(len(found.folders), "reading", "run") as on_progress:
+        comparison = _compared(found, args.baseline, args.skip_incomplete, on_progress)
     for warning in comparison.warnings:
         logger.warning("%s", warning)
     num_runs = len({run.path for entry in comparison.entries for run in entry.runs})
@@ -134,44 +159,47 @@ def _main(argv: Sequence[str] | None) -> None:
 
 
 def write_comparison(comparison: Comparison, csv_path: Path, html_path: Path) -> list[str]:
-    """Write the table and, where plotly is installed, the page; a line for each, saying where it is."""
-    from sarathi.benchmark.comparison_text import csv_text
-    from sarathi.metrics.html.comparison_page import comparison_page
+    """Write the table and, where plotly is installed, the page; a line for each, saying where it is.
 
-    _write(csv_path, csv_text(comparison))
-    lines = [f"table: {csv_path}"]
+    Raises InputError, one line, before anything is written where one of them cannot be.
+    """
+    from sarathi.comparison.output import are_apart, target_of, write_files
+    from sarathi.comparison.page import comparison_page
+    from sarathi.comparison.text import csv_text, encodable
+
+    table, page = target_of(csv_path), target_of(html_path)
+    if not are_apart(table, page):
+        raise InputError(f"{csv_path} and {html_path} cannot both be written: they are in each other's way")
+    texts, lines = [(table, csv_text(comparison))], [f"table: {csv_path}"]
     try:
-        page = comparison_page(comparison, html_path.parent).render()
+        texts.append((page, encodable(comparison_page(comparison, page.parent).render())))
+        lines.append(f"page:  {html_path}")
     except ImportError as error:
         logger.warning("no page: %s", error)
-        return lines
-    _write(html_path, page)
-    return [*lines, f"page:  {html_path}"]
-
-
-def _exit(text: str) -> NoReturn:
-    from sarathi.errors import one_line
-
-    print("error:", one_line(text), file=sys.stderr)
-    raise SystemExit(BAD_SETTING)
-
-
-def _write(path: Path, text: str) -> None:
-    from sarathi.metrics.sinks import write_text
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, text)
+    write_files(texts)
+    return lines
 
 
 def _output_paths(args: argparse.Namespace, runs: Sequence[Path]) -> tuple[Path, Path]:
-    """Of table and page. Raises ValueError, one line, for one in a run's folder."""
+    """Of table and page. Raises InputError, one line, for one that cannot be written or lies in a run's folder."""
+    from sarathi.comparison.output import are_apart, target_of
+
     directory = Path(args.output_dir) if args.output_dir else _default_directory(runs)
-    paths = Path(args.csv or directory / "comparison.csv"), Path(args.html or directory / "comparison.html")
-    for path in paths:
-        for run in runs:
-            if path.resolve().is_relative_to(run.resolve()):
-                raise ValueError(f"{path} would lie in a run's folder, and these are left as they are")
-    return paths
+    paths, targets = [], []
+    for flag, name in (("csv", "comparison.csv"), ("html", "comparison.html")):
+        given = getattr(args, flag)
+        paths.append(path := Path(given) if given else directory / name)
+        try:
+            targets.append(target := target_of(path))
+            if any(target.is_relative_to(run.resolve()) for run in runs):
+                raise InputError(f"{path} would lie in a run's folder, and these are left as they are")
+        except InputError as error:
+            if not given and not args.output_dir:
+                raise
+            raise FlagError(flag if given else "output-dir", str(error)) from None
+    if not are_apart(*targets):
+        raise FlagError("html", f"{paths[1]} and --csv {paths[0]} cannot both be written: they are in each other's way")
+    return paths[0], paths[1]
 
 
 def _default_directory(runs: Sequence[Path]) -> Path:
@@ -188,7 +216,7 @@ def _default_directory(runs: Sequence[Path]) -> Path:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
+        raise InputError(message)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import sys
 from collections.abc import Callable
 
-from sarathi.errors import FlagError, one_line
+from sarathi.errors import InputError, one_line
 
 # Exit statuses: argparse's for the second, and those of a process that SIGINT or SIGPIPE ended.
 CANNOT_WRITE, BAD_SETTING, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
@@ -17,17 +18,19 @@ logger = logging.getLogger(__name__)
 
 
 def exit_status(command: Callable[[], None]) -> int:
-    """Run `command`. A crash passes through, with the traceback that its repair needs."""
+    """Run `command`; an InputError is BAD_SETTING. A crash passes through, with the traceback that its repair needs."""
     for name in ("stdout", "stderr"):  # None where the shell closed it
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: names of files may hold anything
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         try:
             command()
         finally:
             print(end="", flush=True)  # a reader that went away shows here, not when the interpreter ends
-    except FlagError as error:
+    except InputError as error:
         logger.debug("where the error arose", exc_info=True)
         print(f"error: {error}", file=sys.stderr)
         return BAD_SETTING
@@ -37,7 +40,7 @@ def exit_status(command: Callable[[], None]) -> int:
     except BrokenPipeError:
         _drop_output()
         return BROKEN_PIPE
-    except OSError as error:  # what cannot be read is a FlagError before it comes here
+    except OSError as error:  # what cannot be read is an InputError before it comes here
         logger.debug("where the error arose", exc_info=True)
         _drop_output()
         what = f"cannot write {error.filename or 'output'} ({error.strerror or error})"

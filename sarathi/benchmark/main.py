@@ -19,9 +19,9 @@ def _main(argv: Sequence[str] | None) -> None:
 
     from sarathi.benchmark.build import build_workload
     from sarathi.benchmark.progress import progress_bar
-    from sarathi.benchmark.report import device_notice, summary_table
     from sarathi.benchmark.runner import run_benchmark
     from sarathi.benchmark.system import build_system
+    from sarathi.benchmark.tables import device_notice, summary_table
     from sarathi.config import parse_args
 
     config = parse_args(argv)

@@ -23,13 +23,14 @@ from sarathi.system import System, build_system
 
 
 def build_replicas(config: BenchmarkConfig, first: System) -> list[System]:
-    """`num_replicas` systems, `first` among them. Each has a jitter of its own, its seed the run's plus its number."""
+    """`num_replicas` systems, `first` among them, each with a jitter of its own."""
     systems = [first]
     for replica_id in range(1, config.num_replicas):
-        executor = config.executor_config
+        executor = resolve_seeds(config, config.seed).executor_config
         assert isinstance(executor, SimulatedExecutorConfig)
-        seed = config.seed if executor.jitter_seed is None else executor.jitter_seed
-        executor = dataclasses.replace(executor, jitter_seed=(seed + replica_id) % 2**32)
+        # Far apart, so that no replica has the noise of another one in a run of a neighbouring seed.
+        seed = (executor.jitter_seed or 0) + 1_000_003 * replica_id
+        executor = dataclasses.replace(executor, jitter_seed=seed % 2**32)
         systems.append(build_system(dataclasses.replace(config, executor_config=executor)))
     return systems
 

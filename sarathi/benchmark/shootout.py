@@ -42,10 +42,11 @@ def _main(argv: Sequence[str] | None) -> None:
 
     from sarathi.benchmark.build import build_workload
     from sarathi.benchmark.progress import progress_bar
-    from sarathi.benchmark.report import comparison_table, device_notice
     from sarathi.benchmark.runner import run_benchmark
     from sarathi.benchmark.system import build_system
+    from sarathi.benchmark.tables import comparison_table, device_notice
     from sarathi.config import SCHEDULER_CONFIGS, parse_args_for_each
+    from sarathi.errors import FlagError
     from sarathi.system import load_shared_parts, scheduler_name
 
     each = parse_args_for_each(
@@ -53,6 +54,8 @@ def _main(argv: Sequence[str] | None) -> None:
     )
     configs = {scheduler_name(config): config for config in each}
     first = each[0]
+    if len(each) > 1 and first.metrics_config.wandb_run_id is not None:
+        raise FlagError("metrics_config_wandb_run_id", f"one id cannot be that of {len(each)} runs; leave it out")
     logging.getLogger().setLevel(first.log_level.upper())
     print(device_notice(first), flush=True)
     parts = load_shared_parts(each)

@@ -41,7 +41,7 @@ class BenchmarkConfig(EndpointConfig):
     time_limit: float | None = setting(
         None, "End the run at this time of the engine's clock; null lets it finish.", unit="seconds", above=0
     )
-    num_replicas: int = setting(1, "Engines that share the load.", unit="replicas", at_least=1, at_most=1024)
+    num_replicas: int = setting(1, "Engines that share the load.", unit="replicas", at_least=1, at_most=256)
     routing_config: RoutingConfig = choice(
         ROUTING_CONFIGS, "ROUND_ROBIN", "routing_config", "Which of several replicas a request goes to."
     )

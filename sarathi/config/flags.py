@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from sarathi.config.benchmark import BenchmarkConfig, without_effect
-from sarathi.config.setting import NOT_YET, Choice, Config, Setting, as_typed, default_of, fields_of, value_types
+from sarathi.config.setting import Choice, Config, Setting, as_typed, default_of, fields_of, value_types
 from sarathi.config.tree import (
     NO_DEFAULTS,
     Built,
@@ -168,8 +168,6 @@ def _add_setting(group: argparse._ArgumentGroup, section: Section, name: str, de
     key = join(section.prefix, name)
     kinds, words, _ = value_types(section.config_type, name)
     notes = [text for text in (declared.unit, f"default {as_typed(defaults.get(key, default_of(f)))}") if text]
-    if declared.fixed_for_now:
-        notes.append(NOT_YET)
     if declared.no_effect:
         only = f" with {declared.no_effect_with}" if declared.no_effect_with else ""
         notes.append(f"no effect{only}: {declared.no_effect}")

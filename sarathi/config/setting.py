@@ -26,7 +26,6 @@ _KIND_NAMES = {
 _NO_VALUE_NAMES = ("null", "none")
 MAX_NUMBER = 10**9  # of a setting that declares no other limit: more tokens or seconds than any run has
 MAX_SEED = 2**32 - 1  # numpy's
-NOT_YET = "not available yet"
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,6 @@ class Setting:
     no_effect: str = ""  # why it does nothing though it is accepted; said where it differs from its default
     no_effect_with: str = ""  # the type of executor for which alone that holds; empty: for every one
     needs: str = ""  # the setting beside it without whose value it does nothing
-    fixed_for_now: bool = False  # only the default works so far
 
 
 @dataclass(frozen=True)
@@ -107,11 +105,7 @@ class Config:
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
             if "setting" in f.metadata:
-                value = check_value(type(self), f.name, value)
-                declared = f.metadata["setting"]
-                if declared.fixed_for_now and value != default_of(f):
-                    self.reject(f.name, f"only {as_typed(default_of(f))} works so far", "is not supported yet")
-                object.__setattr__(self, f.name, value)
+                object.__setattr__(self, f.name, check_value(type(self), f.name, value))
             elif not isinstance(value, hints_of(type(self))[f.name]):
                 self.reject(f.name, f"a {hints_of(type(self))[f.name].__name__}")
         self.check()
@@ -119,8 +113,8 @@ class Config:
     def check(self) -> None:
         """Rules that tie several fields together; a subclass that has some calls `reject`."""
 
-    def reject(self, name: str, allowed: str, problem: str = "is not allowed") -> NoReturn:
-        raise FieldError(name, f"{shown(getattr(self, name))} {problem}; {allowed}", f"{type(self).__name__}.")
+    def reject(self, name: str, allowed: str) -> NoReturn:
+        raise FieldError(name, f"{shown(getattr(self, name))} is not allowed; {allowed}", f"{type(self).__name__}.")
 
     def require(self, name: str, what: str) -> None:
         """Refuse the config if the setting has no value."""
@@ -202,7 +196,7 @@ def check_value(config_type: type[Config], name: str, value: Any) -> Any:
     if float in kinds and type(value) is int and value.bit_length() < 64:  # a longer one is not allowed below
         value = float(value)
     allowed = type(value) in kinds and value != ""
-    if allowed and isinstance(value, str) and not _is_clean(value):
+    if allowed and isinstance(value, str) and not is_clean_text(value):
         text = f"{shown(value)} is not allowed; text without NUL and in whole characters"
         raise FieldError(name, text, f"{config_type.__name__}.")
     if allowed and isinstance(value, float):
@@ -219,10 +213,10 @@ def check_value(config_type: type[Config], name: str, value: Any) -> Any:
     return value
 
 
-def _is_clean(text: str) -> bool:
-    """Whether a file can be named so: no NUL, and no half of a character, as stray bytes of an argument become."""
+def is_clean_text(value: object) -> bool:
+    """Whether this is text that can name a file: no NUL, no half of a character, as stray bytes of an argument become."""
     try:
-        return "\0" not in text and bool(text.encode())
+        return isinstance(value, str) and "\0" not in value and bool(value.encode())
     except UnicodeEncodeError:
         return False
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from sarathi.config.metrics import MetricsConfig, SloConfig
 from sarathi.config.schedulers import SCHEDULER_CONFIGS, BaseSchedulerConfig, CustomSchedulerConfig
-from sarathi.config.setting import MAX_NUMBER, MAX_SEED, Config, choice, component, setting
-from sarathi.request import SloTargets
+from sarathi.config.setting import MAX_SEED, Config, choice, component, setting
 
 Device = Literal[
     "rtx_4090",
@@ -29,7 +28,6 @@ MAX_GPU_BLOCKS = 10**7  # the pool is a list of them
 _OF_A_MODEL = {"no_effect": "the simulated device loads no model", "no_effect_with": "SIMULATED"}
 _PAIRS = '[["10.0.0.1", 0]]'
 NO_WORKERS_ELSEWHERE = "it places the workers of RAY, which is not available yet"
-_OF_WANDB = {"needs": "wandb_project"}
 _NO_HUB = "models are read from files here, never from a hub"
 
 
@@ -82,61 +80,6 @@ class ParallelConfig(Config):
     @property
     def world_size(self) -> int:
         return self.pipeline_parallel_size * self.tensor_parallel_size
-
-
-@dataclass(frozen=True)
-class MetricsConfig(Config):
-    write_metrics: bool = setting(True, "Write the CSV files and the summary.")
-    plots: bool = setting(True, "Draw the PNG plots.")
-    report: bool = setting(True, "Write report.html.")
-    wandb_project: str | None = setting(
-        None, "Weights & Biases project that the run is also recorded in; null records it in none."
-    )
-    wandb_group: str | None = setting(None, "Weights & Biases group.", **_OF_WANDB)
-    wandb_run_name: str | None = setting(
-        None, "Weights & Biases run name; null takes scheduler and folder.", **_OF_WANDB
-    )
-    wandb_sweep_id: str | None = setting(None, "Weights & Biases sweep that the run belongs to.", **_OF_WANDB)
-    wandb_run_id: str | None = setting(None, "Weights & Biases run to continue, or its new id.", **_OF_WANDB)
-    wandb_tags: str | None = setting(None, "Weights & Biases tags, separated by commas.", **_OF_WANDB)
-    wandb_mode: Literal["auto", "online", "offline"] = setting(
-        "auto",
-        "auto is WANDB_MODE if that is set, else online where wandb knows an API key, else offline.",
-        **_OF_WANDB,
-    )
-    enable_op_level_metrics: bool = setting(
-        False, "Time each operator of the model, a row a round in operators.csv; slows real rounds a little."
-    )
-    enable_cpu_op_level_metrics: bool = setting(
-        False, "Time the engine's own work on the host, a row a round in cpu_operators.csv."
-    )
-    enable_chrome_trace: bool = setting(False, "Write chrome_trace.json; large for long runs.")
-    enable_request_outputs: bool = setting(
-        False,
-        "Write each request's output tokens and text, a line a request in outputs.jsonl.",
-        no_effect="simulated rounds make no tokens",
-        no_effect_with="SIMULATED",
-    )
-    keep_individual_batch_metrics: bool = setting(
-        False, "Upstream's switch for single rounds.", no_effect="rounds.csv always holds every round"
-    )
-
-    def check(self) -> None:
-        """wandb's own rules for names, checked here because what it refuses later would not end the run."""
-        if self.wandb_project is not None and not self.write_metrics:
-            self.reject("wandb_project", "null where write_metrics is false: wandb gets what the files hold")
-        for name, refused in (("wandb_project", "/\\#?%:"), ("wandb_run_id", "/\\#?%:;,'"), ("wandb_sweep_id", "")):
-            value = getattr(self, name)
-            if value is not None and (value != value.strip() or len(value) > 128 or set(value) & set(refused)):
-                without = f", without {' '.join(refused)}" if refused else ""
-                self.reject(name, f"at most 128 characters, no space at either end{without}")
-        if any(len(tag) > 64 for tag in tag_names(self.wandb_tags)):
-            self.reject("wandb_tags", "tags of at most 64 characters, separated by commas")
-
-
-def tag_names(text: str | None) -> tuple[str, ...]:
-    """The tags in a text that separates them by commas, each once."""
-    return tuple(dict.fromkeys(tag.strip() for tag in (text or "").split(",") if tag.strip()))
 
 
 def are_node_device_pairs(value: object) -> bool:
@@ -214,37 +157,6 @@ def _executor_choice(default: str) -> Any:
         aliases={"AUTO": _automatic_executor},
         not_available=("RAY",),
     )
-
-
-@dataclass(frozen=True)
-class SloConfig(Config):
-    """What requests are promised; goodput counts those that finish within all of their targets."""
-
-    ttft: float | None = setting(None, "Target of the time to first token; null sets none.", unit="seconds", above=0)
-    tpot: float | None = setting(
-        None, "Target of the time per output token after the first; null sets none.", unit="seconds", above=0
-    )
-    classes: dict | None = setting(
-        None, 'Other targets for some tenants, JSON, as in {"long": {"ttft": 10}}; what one leaves out is as above.'
-    )
-
-    def check(self) -> None:
-        allowed = 'tenants with targets in seconds above 0, or null, as in {"long": {"ttft": 10, "tpot": null}}'
-        for tenant, targets in (self.classes or {}).items():
-            is_one = isinstance(tenant, str) and tenant and isinstance(targets, dict) and targets
-            if not is_one or not all(name in SloTargets._fields and _is_target(targets[name]) for name in targets):
-                self.reject("classes", allowed)
-
-    def targets(self) -> Callable[[str], SloTargets]:
-        """What gives the targets of a tenant's requests."""
-        default = {"ttft": self.ttft, "tpot": self.tpot}
-        others = SloTargets(**default)
-        of_class = {tenant: SloTargets(**{**default, **own}) for tenant, own in (self.classes or {}).items()}
-        return lambda tenant: of_class.get(tenant, others)
-
-
-def _is_target(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and value is not True and 0 < value <= MAX_NUMBER)
 
 
 @dataclass(frozen=True)

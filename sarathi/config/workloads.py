@@ -21,8 +21,8 @@ def _seed(no_effect: str = "") -> Any:
     return setting(None, help, at_least=0, at_most=MAX_SEED, no_effect=no_effect)
 
 
-def _scale(help: str, default: float = 1.0) -> Any:
-    return setting(default, help, above=0, at_most=10**6)
+def _scale(help: str) -> Any:
+    return setting(1.0, help, above=0, at_most=10**6)
 
 
 def _qps() -> Any:
@@ -109,23 +109,27 @@ class GammaRequestIntervalGeneratorConfig(RequestIntervalGeneratorConfig):
 class TraceRequestIntervalGeneratorConfig(RequestIntervalGeneratorConfig):
     seed: int | None = _seed("arrivals are those of the trace")
     trace_file: str | None = setting(None, f"{_ARRIVALS_FILE}.", is_input_file=True)
-    start_time: str = setting(
-        "1970-01-04 12:00:00",
-        "The part after this instant is used; of a trace that tells times as numbers, they are seconds after 1970.",
+    start_time: str | None = setting(
+        None,
+        "Arrivals from this instant on are used, it included; null takes all. Times that are numbers are seconds after "
+        "1970-01-01.",
         unit="date and time",
     )
-    end_time: str = setting("1970-01-04 15:00:00", "The part before this instant is used.", unit="date and time")
-    time_scale_factor: float = _scale("Factor on the intervals.", 0.3)
+    end_time: str | None = setting(
+        None, "Arrivals before this instant are used, it excluded; null takes all.", unit="date and time"
+    )
+    time_scale_factor: float = _scale("Factor on the intervals.")
 
     def check(self) -> None:
         self.require("trace_file", f"a {_ARRIVALS_FILE}")
         start, end = self._instant("start_time"), self._instant("end_time")
-        if start >= end:
+        if start is not None and end is not None and start >= end:
             self.reject("start_time", f"an instant before end_time, which is {self.end_time}")
 
-    def _instant(self, name: str) -> tuple[int, float]:
+    def _instant(self, name: str) -> tuple[int, float] | None:
+        text = getattr(self, name)
         try:
-            return parse_instant(getattr(self, name))
+            return None if text is None else parse_instant(text)
         except ValueError:
             self.reject(name, "a date and time like 1970-01-04 12:00:00")
 

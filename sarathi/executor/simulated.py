@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Protocol
 
 from sarathi.clock import VirtualClock
 from sarathi.core.plan import MemoryStats, SchedulerOutput, StepResult
-from sarathi.simulation.latency import RoundLatency
-from sarathi.simulation.operators import operator_times
+
+OperatorTimes = Callable[[SchedulerOutput], dict[str, float]]  # seconds by operator of a round
 
 
 class LatencyModel(Protocol):
     def stage_times(self, output: SchedulerOutput) -> tuple[float, ...]:
         """Seconds that each pipeline stage needs for a round."""
+        ...
+
+    @property
+    def operator_times(self) -> OperatorTimes | None:
+        """What tells the operators of the stage that takes longest; None where rounds are known as a whole only."""
         ...
 
 
@@ -45,7 +49,7 @@ class SimulatedExecutor:
         self.max_inflight_steps = num_stages
         self._latency = latency
         self._stage_times = latency.stage_times
-        self._operator_times: Callable[[SchedulerOutput], dict[str, float]] | None = None
+        self._operator_times: OperatorTimes | None = None
         self._clock = clock
         self._jitter = jitter
         self._memory = memory
@@ -87,10 +91,8 @@ class SimulatedExecutor:
 
     def time_operators(self) -> bool:
         """False where round times come from a table of measured ones."""
-        if not isinstance(self._latency, RoundLatency):
-            return False
-        self._operator_times = partial(operator_times, self._latency)
-        return True
+        self._operator_times = self._latency.operator_times
+        return self._operator_times is not None
 
     def host_calls(self) -> list[tuple[Any, str, str]]:
         return [(self, "submit", "simulation"), (self, "wait", "simulation")]

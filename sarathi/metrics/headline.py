@@ -27,15 +27,29 @@ class Metric(NamedTuple):
     terse: bool = False  # one of the few on a terminal
 
     def of(self, summary: Mapping[str, Any]) -> float | None:
-        """The number in the summary's own unit; None where nothing backs it, or an older summary lacks it."""
-        found: Any = summary
-        for key in (*self.name.split("."), *([] if self.statistic == VALUE else [self.statistic])):
-            found = found.get(key) if isinstance(found, Mapping) else None
-        return None if found is None else float(found)
+        """The number in the summary's own unit, as `value`."""
+        return value(summary, self.name if self.statistic == VALUE else f"{self.name}.{self.statistic}")
 
     def show(self, value: float | None) -> str:
         """`value` in the unit of the label; "-" for None."""
         return "-" if value is None else f"{value * self.factor:,.{self.digits}f}"
+
+
+def value(summary: Mapping[str, Any], name: str) -> float | None:
+    """The number `name` ('slo.share_met'); None where nothing backs it, or an older summary lacks it."""
+    found: Any = summary
+    for key in name.split("."):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return None if found is None else float(found)
+
+
+def replicas_of(summary: Mapping[str, Any]) -> str:
+    """'3 replicas' of a run, 'replica 1 of 3' of one of them, '' where there are none."""
+    if summary.get("num_replicas") is None:
+        return ""
+    if summary.get("replica_id") is None:
+        return f"{summary['num_replicas']} replicas"
+    return f"replica {summary['replica_id']} of {summary['num_replicas']}"
 
 
 def _timed(label: str, name: str, unit: str, statistics: str, terse: str, better: int = LOWER) -> list[Metric]:
@@ -71,6 +85,38 @@ METRICS: tuple[Metric, ...] = (
     Metric("finished", "num_finished", VALUE, NEITHER, digits=0, terse=True),
     Metric("ignored", "num_ignored", VALUE, NEITHER, digits=0, terse=True),
     Metric("unfinished", "num_unfinished", VALUE, NEITHER, digits=0),
+)
+
+STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
+
+
+class Distribution(NamedTuple):
+    """What of a summary is told by its STATISTICS. `factor` turns it into the unit that ends the label."""
+
+    label: str
+    name: str
+    factor: float = 1.0
+    terse: bool = True  # on a terminal too
+
+    def of(self, summary: Mapping[str, Any], statistic: str) -> float | None:
+        """In the unit of the label."""
+        found = value(summary, f"{self.name}.{statistic}")
+        return None if found is None else found * self.factor
+
+
+DISTRIBUTIONS: tuple[Distribution, ...] = (
+    Distribution("end-to-end time, s", E2E),
+    Distribution("time to first token, s", TTFT),
+    Distribution("time per output token, ms", TPOT, 1e3),
+    Distribution("inter-token latency, ms", ITL, 1e3),
+    Distribution("scheduling delay, s", "request_scheduling_delay", terse=False),
+    Distribution("waiting, s", "request_waiting_time"),
+    Distribution("execution, s", "request_execution_time"),
+    Distribution("slowdown", "slowdown", terse=False),
+    Distribution("round of one stage, ms", "batch_execution_time", 1e3),
+    Distribution("tokens in a round", "batch_num_tokens", terse=False),
+    Distribution("prompt tokens of a request", "request_num_prefill_tokens", terse=False),
+    Distribution("output tokens of a request", "request_num_decode_tokens", terse=False),
 )
 
 

@@ -31,6 +31,7 @@ class Instruments:
     def __init__(self, config: MetricsConfig, directory: Path | None) -> None:
         self._config = config
         self._directory = directory
+        self._with_operators = config.enable_op_level_metrics
         self._operators: OperatorTable | None = None
         self._cpu_operators: OperatorTable | None = None
         self._outputs: RequestOutputs | None = None
@@ -45,10 +46,11 @@ class Instruments:
         """
         config, directory = self._config, self._directory
         timer = None
-        if config.enable_op_level_metrics:
+        if self._with_operators:
             if system.executor.time_operators():
                 self._operators = self._operators or OperatorTable(directory and directory / "operators.csv")
             else:
+                self._with_operators = False  # nor have the other replicas any
                 logger.warning("--metrics_config_enable_op_level_metrics has no effect: a rounds_file has no operators")
         if config.enable_cpu_op_level_metrics:
             self._cpu_operators = self._cpu_operators or OperatorTable(directory and directory / "cpu_operators.csv")

@@ -162,7 +162,7 @@ class RunData:
     num_starved_rounds: int = 0
     reasons: dict[str, int] = field(default_factory=dict)  # labels of sizer and gate, counted
     first_arrival_time: float | None = None
-    first_ignored: str | None = None  # the first request refused on arrival, and why
+    first_ignored: str | None = None  # a request refused on arrival, the first of its replica, and why
     # Of requests that had not finished when the run was closed: their waits so far, seconds.
     unfinished_waiting_time: float | None = None
     unfinished_scheduling_delay: float | None = None

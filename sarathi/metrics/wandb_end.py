@@ -59,7 +59,7 @@ def requests_table(directory: Path) -> tuple[wandb.Table | None, str]:
         for i, cells in enumerate(rows):
             if i % every == 0 and len(cells) == len(header):  # a failed run may break off in a line
                 table.add_data(*(_cell(name, cell) for name, cell in zip(header, cells, strict=True)))
-    note = f"its table holds every {every}th of {num_rows:,} requests, requests.csv all" if every > 1 else ""
+    note = f"its table holds one in {every} of {num_rows:,} requests, requests.csv all" if every > 1 else ""
     return table, note
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import select
 import signal
@@ -19,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from sarathi.config import Config, EndpointConfig, chosen_type, flag_prefix
-from sarathi.config.system import tag_names
+from sarathi.config.metrics import tag_names
 
+logger = logging.getLogger(__name__)
 LOG = "wandb.log"
 SILENCE_LIMIT = 60.0  # seconds without a sign of progress after which the run no longer waits
 END_LIMIT = 15.0  # seconds that a process which has said its last, or was told to end, may take to end
@@ -71,11 +73,13 @@ class WandbFollower:
             # The run is over, so nothing is slowed any more; an ordinary user may not raise a priority.
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PGRP, self._process.pid, os.getpriority(os.PRIO_PROCESS, 0))
+            logger.info("waiting for wandb's copy of the run; Ctrl-C drops it")
             try:
                 self._tell("complete" if complete else "failed")
                 self._line = self._last_line(self._process)
-            except BaseException:
+            except BaseException as error:
                 self.kill()
+                error.add_note(warning("it was not waited for"))
                 raise
         return self._line
 

@@ -1,7 +1,7 @@
 """The process that records in Weights & Biases the run that writes into a folder, its one argument.
 
-Started by WandbFollower. It hears a JSON line of settings on stdin, then `complete` or `failed` when the
-run is over (as an end of the pipe is, when the run's process died), and answers on stdout in JSON lines: signs of
+Started by WandbFollower. It hears a JSON line of settings on stdin, then `complete` or `failed` when the run is over
+(an end of the pipe tells it too, when the run's process is gone), and answers on stdout in JSON lines: signs of
 progress, and one with the key `line` at the end. It reads the run's files and knows nothing of the engine.
 """
 
@@ -33,6 +33,7 @@ POLL_SECONDS, ROUNDS_PER_POLL = 1.0, 500
 ROUNDS_PER_SIGN = 1000
 MAX_ROUNDS_AFTER_FAILURE = 5_000  # a second or two: who stopped a run waits no longer; its CSV file has the rest
 MIN_FREE_BYTES = 1 << 16
+MAX_ERROR = 300  # characters of an error's text on the terminal; the log has all
 INIT_SECONDS, UPLOAD_SECONDS = 30, 600  # limits, where the network is slow or gone
 
 
@@ -70,7 +71,9 @@ def _record(directory: Path, orders: IO[bytes], answer: Any) -> str:
     while not select.select([orders], [], [], POLL_SECONDS)[0]:
         if not (directory / "rounds.csv").exists():  # else the run is over and the rest may come at once
             rounds.record(ROUNDS_PER_POLL)
-    complete = orders.readline().strip() == b"complete"
+    # An end of the pipe: the run's process is gone. With a summary the run is complete, though it may lack its views.
+    said = orders.readline().strip()
+    complete = said == b"complete" or (not said and (directory / "summary.json").exists())
     recorded, limit = 0, math.inf if complete else MAX_ROUNDS_AFTER_FAILURE
     while recorded < limit and (new := rounds.record(ROUNDS_PER_SIGN)):
         recorded += new
@@ -93,7 +96,7 @@ def _open_run(directory: Path, order: Mapping[str, Any]) -> Opened:
     try:
         import wandb
     except ModuleNotFoundError as error:
-        raise RuntimeError(f"the package {error.name} is not installed (pip install wandb)") from error
+        raise RuntimeError(f"the package {error.name} is not installed (extra [wandb])") from error
     config = order["config"]
     settings = wandb.Settings(
         console="off",
@@ -127,7 +130,7 @@ def _open_run(directory: Path, order: Mapping[str, Any]) -> Opened:
     except wandb.Error as error:
         if mode != "online":
             raise
-        traceback.print_exc()
+        print(f"offline, as online it said: {error}", file=sys.stderr)
         wandb.teardown()  # else it holds the run's id
         return Opened(init("offline"), _one_line(error))
 
@@ -197,10 +200,15 @@ def _where(opened: Opened) -> str:
     if run.offline:
         folder = Path(run.dir).parent
         if problem := _write_problem(folder):
-            return warning(f"{problem}; what there is: wandb sync {folder}")
+            return warning(f"{problem}; what there is: {_command()} sync {folder}")
         why = f" ({opened.why_offline})" if opened.why_offline else ""
-        return f"wandb: an offline run{why}; to upload it: wandb sync {folder}"
+        return f"wandb: an offline run{why}; to upload it: {_command()} sync {folder}"
     return f"wandb: {run.url}"
+
+
+def _command() -> str:
+    """wandb's own, which lies beside Python where the environment is not activated."""
+    return "wandb" if shutil.which("wandb") else str(Path(sys.executable).with_name("wandb"))
 
 
 def _write_problem(folder: Path) -> str:
@@ -215,4 +223,4 @@ def _write_problem(folder: Path) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
+    return " ".join(str(error).split())[:MAX_ERROR] or type(error).__name__

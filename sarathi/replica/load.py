@@ -13,8 +13,7 @@ class ReplicaLoad:
     """Counters of one replica. A request counts with its tokens: prompt, and output up to what it may generate."""
 
     def __init__(self) -> None:
-        self.num_outstanding = 0  # requests sent and not ended
-        self.outstanding_tokens = 0  # theirs
+        self.outstanding_tokens = 0  # of requests sent and not ended
         self.backlog_tokens = 0  # of those without a first token
         self._requests: dict[str, tuple[int, bool]] = {}  # by id: tokens, and whether they are in the backlog
         self._backlog_since = 0.0  # when the first of the backlog could begin, seconds
@@ -31,7 +30,6 @@ class ReplicaLoad:
         if not self.backlog_tokens:
             self._backlog_since = now
         self._requests[request_id] = num_tokens, True
-        self.num_outstanding += 1
         self.outstanding_tokens += num_tokens
         self.backlog_tokens += num_tokens
 
@@ -47,7 +45,6 @@ class ReplicaLoad:
     def on_end(self, request_id: str) -> None:
         """It finished, was aborted or refused."""
         num_tokens, is_in_backlog = self._requests.pop(request_id)
-        self.num_outstanding -= 1
         self.outstanding_tokens -= num_tokens
         if is_in_backlog:
             self.backlog_tokens -= num_tokens

@@ -42,7 +42,7 @@ class RandomReplica:
     """Any replica, each as likely as the others."""
 
     def __init__(self, seed: int) -> None:
-        self._rng = random.Random(seed)
+        self._rng = random.Random(f"routing {seed}")  # not the draws of arrivals under the same seed
 
     def route(self, request: Request, loads: Sequence[ReplicaLoad]) -> int:
         return self._rng.randrange(len(loads))

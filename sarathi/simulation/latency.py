@@ -1,4 +1,4 @@
-"""How long a round takes on a simulated device, and how much KV cache the device holds.
+"""How long a round takes on a simulated device.
 
 Knows a round's totals only, never queues, policies or clocks. The CPU's part comes from an engine profile.
 """
@@ -11,17 +11,16 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sarathi.core.plan import MemoryStats, SchedulerOutput
+from sarathi.core.plan import SchedulerOutput
 from sarathi.simulation.devices import Device, EngineProfile
 from sarathi.simulation.models import ModelShape
+from sarathi.simulation.operators import operator_times
 
-GIB = 2**30
 TILE = 128  # rows of a GEMM's output tile; small batches run with 16, 32 or 64
 CACHE_SPEEDUP = 3.0  # calibrated: activations between operators mostly hit the L2 cache
 SAMPLER_OVERHEAD = 200e-6  # assumed: the sampler's dozen small kernels
 SAMPLER_PASSES = 10  # assumed: times that temperature, top-k/top-p and softmax move the float32 logits
 INTERCONNECT_EFFICIENCY = 0.7  # Ascend msmodeling's default, taken for every link
-ACTIVATION_RESERVE_GIB = 2.0  # CUDA context, communication buffers, activations and logits of the largest round
 
 
 def round_to_tile(num_rows: int) -> int:
@@ -37,7 +36,7 @@ def round_to_tile(num_rows: int) -> int:
 class LayerTimes(NamedTuple):
     """Seconds of one layer, attention apart."""
 
-    gemms: float
+    gemms: float  # of all its matrices: one soft maximum of their joint compute and memory time
     elementwise: float
     launch: float
     all_reduce: float  # one of the two
@@ -106,6 +105,10 @@ class RoundLatency:
         times[0] += cpu
         return tuple(times)
 
+    def operator_times(self, output: SchedulerOutput) -> dict[str, float]:
+        """Seconds by operator on the stage that takes longest; see `operators`."""
+        return operator_times(self, output)
+
     def gpu_time(
         self,
         num_decodes: int,
@@ -155,25 +158,33 @@ class RoundLatency:
         return times
 
     def gemm_time(self, num_rows: int, compute_params: float, memory_params: float) -> float:
-        """Soft maximum of compute and memory time of matrices that `num_rows` rows are multiplied with."""
+        """Seconds of matrices on one rank that `num_rows` rows (tokens) are multiplied with.
+
+        The soft maximum of the time to compute with `compute_params` weights a row, and to read `memory_params` of
+        them. With experts the two differ, see `mlps`. Of several matrices at once it is less than their sum.
+        """
         compute = 2 * round_to_tile(num_rows) * compute_params / self._flops
         memory = memory_params * self.dtype_bytes / self._bandwidth
         p = self.device.overlap_exponent
         return (compute**p + memory**p) ** (1 / p)
 
     def mlps(self, num_tokens: int) -> tuple[float, float]:
-        """MLPs of a layer that one token goes through, and those that are read; without experts one and the same."""
+        """MLPs of a layer that one token goes through, and those that `num_tokens` together read.
+
+        Without experts both are 1. With them the second is the expected number of experts that at least one token is
+        routed to, were routing uniform: E (1 - (1 - k / E)^tokens), k of E experts a token; not an integer.
+        """
         model = self.model
         if not model.num_experts:
             return 1.0, 1.0
         active = model.experts_per_token
-        # Expected number of experts that at least one of the tokens is routed to, were routing uniform.
         return active, model.num_experts * (1 - (1 - active / model.num_experts) ** num_tokens)
 
     def elements(self) -> tuple[int, int, int]:
-        """Elements that a token moves in a layer's elementwise operators.
+        """Elements (of `dtype_bytes`) that a token reads and writes in a layer's elementwise operators, on one rank.
 
-        Two norms with residual (read two, write two); rotary embedding and KV write; gated activation.
+        Of the two norms with residual together (each reads two vectors and writes two), of rotary embedding with the
+        writing of keys and values, and of the gated activation.
         """
         model, tp = self.model, self.tensor_parallel_size
         kv = model.kv_heads_per_rank(tp) * model.head_dim
@@ -182,6 +193,7 @@ class RoundLatency:
         return 8 * model.hidden_size, 2 * (query + kv), 3 * ffn // tp
 
     def layer_times(self, num_tokens: int) -> LayerTimes:
+        """Seconds of one layer in a round of `num_tokens` tokens. Not memoised, unlike `layers_time`."""
         model, tp = self.model, self.tensor_parallel_size
         attention, mlp = model.attention_params(tp), model.mlp_params(tp)
         active, touched = self.mlps(num_tokens)
@@ -198,7 +210,7 @@ class RoundLatency:
         return self.layers_per_stage * (gemms + elementwise + launch + 2 * all_reduce)
 
     def head_times(self, num_sampled: int) -> tuple[float, float]:
-        """Seconds of LM head and sampler; nothing where no sequence samples."""
+        """Seconds of (LM head, sampler) on the last stage for `num_sampled` sequences; 0 where none samples."""
         if not num_sampled:
             return 0.0, 0.0
         params = self.model.embedding_params(self.tensor_parallel_size)
@@ -208,64 +220,6 @@ class RoundLatency:
 
     def _compute_head_time(self, num_sampled: int) -> float:
         return sum(self.head_times(num_sampled))
-
-
-def num_kv_blocks(
-    device: Device,
-    model: ModelShape,
-    tensor_parallel_size: int = 1,
-    pipeline_parallel_size: int = 1,
-    *,
-    gpu_memory_utilization: float,
-    block_size: int,
-    dtype_bytes: int = 2,
-) -> int:
-    """KV blocks that fit beside weights and ACTIVATION_RESERVE_GIB on the fullest rank.
-
-    Raises ValueError naming model, device and both sizes where not even one block fits.
-    """
-    tp, pp = tensor_parallel_size, pipeline_parallel_size
-    model.check_parallel(tp, pp)
-    weights = max(model.weight_bytes(tp, pp, stage, dtype_bytes) for stage in range(pp))
-    there = device.memory_gib * GIB * gpu_memory_utilization
-    block_bytes = block_size * model.kv_bytes_per_token(tp, pp, dtype_bytes)
-    num_blocks = math.floor((there - weights - ACTIVATION_RESERVE_GIB * GIB) / block_bytes)
-    if num_blocks < 1:
-        raise ValueError(
-            f"model {model.name} does not fit on {device.name} (tensor_parallel_size {tp}, pipeline_parallel_size "
-            f"{pp}): a rank needs {weights / GIB:.1f} GiB of weights, {ACTIVATION_RESERVE_GIB:.1f} GiB of activation "
-            f"reserve and a KV block, and has {there / GIB:.1f} GiB ({gpu_memory_utilization:g} of "
-            f"{device.memory_gib:g})"
-        )
-    return num_blocks
-
-
-class MemoryModel:
-    """Device memory of the fullest rank as a function of the KV blocks in use.
-
-    A real engine allocates its KV pool once; here memory follows the blocks in use, so that the statistics vary.
-    """
-
-    def __init__(
-        self,
-        device: Device,
-        model: ModelShape,
-        tensor_parallel_size: int = 1,
-        pipeline_parallel_size: int = 1,
-        block_size: int = 16,
-        dtype_bytes: int = 2,
-    ) -> None:
-        tp, pp = tensor_parallel_size, pipeline_parallel_size
-        self._total_mb = device.memory_gib * GIB / 1e6
-        self._weights_mb = max(model.weight_bytes(tp, pp, stage, dtype_bytes) for stage in range(pp)) / 1e6
-        self._block_mb = block_size * model.kv_bytes_per_token(tp, pp, dtype_bytes) / 1e6
-        self._reserve_mb = ACTIVATION_RESERVE_GIB * GIB / 1e6
-
-    def stats(self, num_used_blocks: int) -> MemoryStats:
-        """MB (10^6 bytes) used, free, allocated and reserved while `num_used_blocks` hold keys and values."""
-        allocated = self._weights_mb + num_used_blocks * self._block_mb
-        reserved = allocated + self._reserve_mb
-        return MemoryStats(reserved, max(0.0, self._total_mb - reserved), allocated, reserved)
 
 
 class Jitter:

@@ -33,6 +33,8 @@ class MeasuredLatency:
     prediction never leaves half the shortest to twice the longest measured time.
     """
 
+    operator_times = None  # a table knows rounds as a whole
+
     def __init__(self, features: np.ndarray, times: np.ndarray, pipeline_parallel_size: int) -> None:
         """`features` (rounds, len(FEATURES)), `times` (rounds,) in seconds of one stage."""
         self.num_stages = pipeline_parallel_size

@@ -5,8 +5,12 @@ It splits what the latency model says of a round, and adds nothing to it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from sarathi.core.plan import SchedulerOutput
-from sarathi.simulation.latency import RoundLatency
+
+if TYPE_CHECKING:
+    from sarathi.simulation.latency import RoundLatency
 
 
 def operator_times(latency: RoundLatency, output: SchedulerOutput) -> dict[str, float]:

@@ -8,8 +8,9 @@ from sarathi.config.system import MAX_GPU_BLOCKS
 from sarathi.errors import FlagError, naming
 from sarathi.executor.simulated import LatencyModel, SimulatedExecutor
 from sarathi.simulation.devices import DEVICES, ENGINE_PROFILES
-from sarathi.simulation.latency import Jitter, MemoryModel, RoundLatency, num_kv_blocks
+from sarathi.simulation.latency import Jitter, RoundLatency
 from sarathi.simulation.measured import MeasuredLatency
+from sarathi.simulation.memory import MemoryModel, num_kv_blocks
 from sarathi.simulation.models import ModelShape, load_model_shape
 from sarathi.system.device import RoundDevice
 

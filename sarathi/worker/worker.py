@@ -5,7 +5,6 @@ It knows no requests and no scheduler, keeps nothing of a round, and can be held
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import replace
 from typing import Any
@@ -21,19 +20,10 @@ from sarathi.model.checkpoint import SMOLLM2, open_checkpoint
 from sarathi.model.transformer import load_model
 from sarathi.simulation.models import ModelShape, shape_from_config
 from sarathi.worker.batch import Batch, WorkerOutput
+from sarathi.worker.device import choose_dtype, find_device
 from sarathi.worker.memory import GIB, HostMemory, available_host_memory
 from sarathi.worker.operators import operator_timer
 from sarathi.worker.sampler import Sampler
-
-logger = logging.getLogger(__name__)
-
-DTYPES = {
-    "half": torch.float16,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float": torch.float32,
-    "float32": torch.float32,
-}
 
 
 class Worker:
@@ -69,8 +59,8 @@ class Worker:
     ) -> None:
         if num_threads is not None:
             torch.set_num_threads(num_threads)
-        self.device = _device(device)
-        self.dtype = _dtype(dtype, self.device)
+        self.device = find_device(device)
+        self.dtype = choose_dtype(dtype, self.device)
         self.block_size = block_size
         checkpoint = open_checkpoint(model, load_format, seed)
         self.architecture = Architecture.from_config(checkpoint.config, checkpoint.path)
@@ -236,29 +226,3 @@ def _prompt_of(num_tokens: int) -> Batch:
         output_seqs=np.zeros(1, np.int64),
         sampling=None,
     )
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise FieldError("device", "'cuda' is not available: torch finds no CUDA device; auto or cpu")
-    return torch.device(name)
-
-
-def _dtype(name: str, device: torch.device) -> torch.dtype:
-    if name != "auto":
-        dtype = DTYPES[name]
-    else:
-        dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
-    if device.type == "cpu" and dtype is not torch.float32:
-        native = torch.backends.mkldnn.is_available() and _is_native(dtype)
-        if not native:
-            logger.warning("%s on this CPU is 4 to 6 times slower than float32, the default: no native support", dtype)
-    return dtype
-
-
-def _is_native(dtype: torch.dtype) -> bool:
-    if dtype is torch.bfloat16:
-        return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
-    return bool(torch.cpu._is_amx_fp16_supported()) if hasattr(torch.cpu, "_is_amx_fp16_supported") else False

@@ -23,7 +23,7 @@ from sarathi.benchmark.capacity_search.entries import (
     read_entries,
 )
 from sarathi.benchmark.capacity_search.options import PROGRAM, SearchOptions
-from sarathi.config import BenchmarkConfig, configs_from_args
+from sarathi.config import BenchmarkConfig, SimulatedExecutorConfig, configs_from_args
 from sarathi.config.tree import Given
 from sarathi.config.yaml_file import read_yaml
 from sarathi.errors import FieldError, FlagError
@@ -50,6 +50,19 @@ class Job:
     def key(self) -> str:
         """The names of its parts: what tables and wandb's groups call it."""
         return "_".join((self.model, self.trace, self.scheduler, self.parallel))
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """What serves it, for tables and titles: the names are those of summary.json, but identifier for model."""
+        executor = self.config.executor_config
+        simulated = isinstance(executor, SimulatedExecutorConfig)
+        return {
+            "identifier": self.config.model_config.model,
+            "device": getattr(executor, "device", ""),
+            "simulated": simulated,
+            "engine_profile": executor.engine_profile if simulated else "",
+            "num_replicas": self.config.num_replicas,
+        }
 
     @property
     def folder(self) -> str:
@@ -134,7 +147,7 @@ def _longest(max_seq_len: int, identifier: str) -> int:
     """`max_seq_len`, or the model's context where that is known and less."""
     try:
         context = load_model_shape(identifier).max_model_len
-    except FieldError:  # the job will say so
+    except (FieldError, ModuleNotFoundError):  # the job will say so
         return max_seq_len
     if context < max_seq_len:
         logger.warning("max_seq_len %d is cut to %d, the context of %s", max_seq_len, context, identifier)

@@ -5,30 +5,34 @@ Knows one entry at a time and no combination of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple
 
+from sarathi.benchmark.capacity_search.reader import EntryReader, EntryT, fail
 from sarathi.config import BenchmarkConfig, Config, setting
-from sarathi.config.setting import Choice, check_value, fields_of, parse_text
+from sarathi.config.setting import Choice, fields_of
 from sarathi.config.tree import suggestion
-from sarathi.errors import FieldError, FlagError, shown
+from sarathi.errors import shown
 
-EntryT = TypeVar("EntryT", bound=Config)
 RATE_SETTINGS = ("qps", "interval")  # of interval generators: one of them sets the rate
 # Of generators: what has a key of its own, what the search sets, and a number of requests that depends on the rate.
 _NOT_KEYS = {"num_requests", "seed", "duration", *RATE_SETTINGS}
 
 
-def _name() -> Any:
-    return setting("", "Name of the entry, by which tables and models call it.")
+@dataclass(frozen=True)
+class _Named(Config):
+    name: str = setting("", "Name of the entry, by which tables and models call it.")
+
+    def check(self) -> None:
+        if not self.name.isprintable():
+            self.reject("name", "text that a terminal and a file name can show")
 
 
 @dataclass(frozen=True)
-class ModelEntry(Config):
+class ModelEntry(_Named):
     """The lists name the entries that it is combined with; null or empty takes all."""
 
-    name: str = _name()
     identifier: str = setting("", "Model name, a folder with a config.json, or a GGUF file.")
     parallel_specs: list | None = setting(None, "Names of parallel_spec.")
     scheduler_specs: list | None = setting(None, "Names of schedulers.")
@@ -36,22 +40,19 @@ class ModelEntry(Config):
 
 
 @dataclass(frozen=True)
-class ParallelEntry(Config):
-    name: str = _name()
+class ParallelEntry(_Named):
     tp_dimension: int = setting(1, "Devices that share each layer.", at_least=1, at_most=1024)
     pp_dimension: int = setting(1, "Pipeline stages.", at_least=1, at_most=1024)
 
 
 @dataclass(frozen=True)
-class _SchedulerKeys(Config):
-    name: str = _name()
+class _SchedulerKeys(_Named):
     scheduler: str = setting("", "Scheduler type, or the import path of your own.")
     batch_size: int = setting(128, "Most requests that run at the same time.", at_least=1, at_most=10**6)
 
 
 @dataclass(frozen=True)
-class _TraceKeys(Config):
-    name: str = _name()
+class _TraceKeys(_Named):
     num_requests: int = setting(1, "Requests of a probe.", at_least=1, at_most=10**7)
     start_qps: float = setting(1.0, "Rate of the first probe.", at_least=1e-3, at_most=10**5)
     max_seq_len: int | None = setting(None, "Longest request, prompt and output.", at_least=2)
@@ -85,18 +86,18 @@ def read_entries(content: Mapping[Any, Any], file: str) -> Entries:
     """All entries of the file's content. Raises FlagError of --config-path, one line with list, entry and key."""
     for key in content:
         if key not in Entries._fields:
-            _fail(file, f"{key} is not known{suggestion(str(key), Entries._fields)}")
+            fail(file, f"{key} is not known{suggestion(str(key), Entries._fields)}")
     lists = {name: _list(content, name, file) for name in Entries._fields}
-    schedulers = [_scheduler(_Reader("schedulers", values, file)) for values in lists["schedulers"]]
-    traces = [_trace(_Reader("traces", values, file)) for values in lists["traces"]]
-    specs = [_plain(_Reader("parallel_spec", values, file), ParallelEntry) for values in lists["parallel_spec"]]
-    models = [_Reader("models", values, file) for values in lists["models"]]
+    schedulers = [_scheduler(EntryReader("schedulers", values, file)) for values in lists["schedulers"]]
+    traces = [_trace(EntryReader("traces", values, file)) for values in lists["traces"]]
+    specs = [_plain(EntryReader("parallel_spec", values, file), ParallelEntry) for values in lists["parallel_spec"]]
+    models = [EntryReader("models", values, file) for values in lists["models"]]
     entries = Entries(schedulers, traces, specs, [_plain(reader, ModelEntry, 2) for reader in models])
     names = {name: [entry.name for entry in getattr(entries, name)] for name in Entries._fields}
     for where, given in names.items():
         for name in given:
             if given.count(name) > 1:
-                _fail(file, f"{where}: the name {name!r} stands twice")
+                fail(file, f"{where}: the name {name!r} stands twice")
     for reader, model in zip(models, entries.models, strict=True):
         for key, known in (
             ("parallel_specs", "parallel_spec"),
@@ -109,66 +110,7 @@ def read_entries(content: Mapping[Any, Any], file: str) -> Entries:
     return entries
 
 
-class _Reader:
-    """One entry's keys, taken one after the other; what is left at the end is not known."""
-
-    def __init__(self, where: str, values: Any, file: str) -> None:
-        if not isinstance(values, dict):
-            _fail(file, f"{where}: {shown(values)} is no mapping of keys")
-        self._file = file
-        self.values: dict[Any, Any] = dict(values)
-        self._known: list[str] = []
-        self._where = f"{where}, {shown(values['name'])}" if "name" in values else where
-
-    def fail(self, key: str, text: str) -> NoReturn:
-        _fail(self._file, f"{self._where}: {key}: {text}")
-
-    def take(self, config_type: type[EntryT], num_needed: int) -> EntryT:
-        """The keys that `config_type` declares, of which the first `num_needed` must be there."""
-        names = list(fields_of(config_type))
-        self._known += names
-        for name in names[:num_needed]:
-            if name not in self.values:
-                self.fail(name, "this key is needed")
-        try:
-            return config_type(**{name: self.values.pop(name) for name in names if name in self.values})
-        except FieldError as error:
-            self.fail(error.field, error.text)
-
-    def take_settings(self, config_type: type[Config], prefix: str) -> dict[str, Any]:
-        """The keys that are settings of `config_type`, by key of the run's flag."""
-        settings = {}
-        for name, f in fields_of(config_type).items():
-            if "setting" not in f.metadata or name in _NOT_KEYS:
-                continue
-            self._known.append(name)
-            if name in self.values:
-                settings[f"{prefix}_{name}"] = self._typed(config_type, name, self.values.pop(name))
-        return settings
-
-    def _typed(self, config_type: type[Config], name: str, value: Any) -> Any:
-        try:
-            return check_value(
-                config_type, name, parse_text(config_type, name, value) if isinstance(value, str) else value
-            )
-        except FieldError as error:
-            self.fail(name, error.text)
-
-    def resolve(self, key: str, declared: Choice, name: str, allowed: Sequence[str]) -> str:
-        """The type's name in `declared`, one of `allowed`."""
-        if name.upper() not in allowed:
-            self.fail(key, f"{shown(name)} is not known; one of {', '.join(allowed)}")
-        try:
-            return declared.resolve(name)
-        except ValueError as error:
-            self.fail(key, str(error))
-
-    def close(self) -> None:
-        for key in self.values:
-            self.fail(shown(key).strip("'"), f"not a key of this entry{suggestion(str(key), self._known)}")
-
-
-def _scheduler(reader: _Reader) -> SchedulerEntry:
+def _scheduler(reader: EntryReader) -> SchedulerEntry:
     keys = reader.take(_SchedulerKeys, 3)
     declared: Choice = fields_of(BenchmarkConfig)["scheduler_config"].metadata["choice"]
     settings: dict[str, Any] = {"scheduler_config_type": keys.scheduler}
@@ -187,7 +129,7 @@ def _scheduler(reader: _Reader) -> SchedulerEntry:
     return SchedulerEntry(keys.name, settings)
 
 
-def _trace(reader: _Reader) -> TraceEntry:
+def _trace(reader: EntryReader) -> TraceEntry:
     has_trace_file = "trace_file" in reader.values
     keys = reader.take(_TraceKeys, 3)
     if not has_trace_file and keys.request_generator is None:
@@ -195,7 +137,7 @@ def _trace(reader: _Reader) -> TraceEntry:
     settings, components = _components(reader, keys, has_trace_file)
     input_files: dict[str, str] = {}
     for config_type, prefix in components.values():
-        taken = reader.take_settings(config_type, prefix)
+        taken = reader.take_settings(config_type, prefix, _NOT_KEYS)
         settings |= taken
         for name, f in fields_of(config_type).items():
             if f"{prefix}_{name}" in taken and f.metadata["setting"].is_input_file:
@@ -214,7 +156,7 @@ def _trace(reader: _Reader) -> TraceEntry:
 
 
 def _components(
-    reader: _Reader, keys: _TraceKeys, has_trace_file: bool
+    reader: EntryReader, keys: _TraceKeys, has_trace_file: bool
 ) -> tuple[dict[str, Any], dict[str, tuple[type[Config], str]]]:
     """Settings that choose the generators; and their configs and prefixes by key of the entry."""
     declared: Choice = fields_of(BenchmarkConfig)["request_generator_config"].metadata["choice"]
@@ -247,7 +189,7 @@ def rate_setting(config_type: type[Config]) -> str | None:
     return next((name for name in RATE_SETTINGS if name in fields_of(config_type)), None)
 
 
-def _plain(reader: _Reader, config_type: type[EntryT], num_needed: int = 3) -> EntryT:
+def _plain(reader: EntryReader, config_type: type[EntryT], num_needed: int = 3) -> EntryT:
     entry = reader.take(config_type, num_needed)
     reader.close()
     return entry
@@ -257,9 +199,5 @@ def _list(content: Mapping[Any, Any], name: str, file: str) -> list[Any]:
     value = content.get(name)
     if not isinstance(value, list) or not value:
         problem = "this key is needed" if name not in content else f"{shown(value)} is not allowed"
-        _fail(file, f"{name}: {problem}; a list of at least one entry")
+        fail(file, f"{name}: {problem}; a list of at least one entry")
     return value
-
-
-def _fail(file: str, text: str) -> NoReturn:
-    raise FlagError("config-path", text, file)

@@ -32,9 +32,13 @@ class Latencies(NamedTuple):
 
     @classmethod
     def of(
-        cls, requests: Mapping[str, np.ndarray], gaps: Mapping[str, np.ndarray], late: np.ndarray, end: float
+        cls,
+        requests: Mapping[str, np.ndarray],
+        token_gaps: tuple[np.ndarray, np.ndarray],
+        late: np.ndarray,
+        end: float,
     ) -> Latencies:
-        """From the columns of requests.csv and token_gaps.csv of a run that ended at `end` (seconds).
+        """From a RunFolder's `requests` and `token_gaps`, of a run that ended at `end` (seconds).
 
         `late` are the arrival times of further requests, of which requests.csv does not know.
         """
@@ -44,7 +48,7 @@ class Latencies(NamedTuple):
         has_token = np.append(requests["request_num_decode_tokens"][unfinished] > 0, np.zeros(len(late), dtype=bool))
         return cls(
             finished={name: requests[metric][finished] for name, metric in _METRICS.items()},
-            gaps=(gaps["inter_token_latency"], gaps["count"].astype(np.int64)),
+            gaps=(token_gaps[0], token_gaps[1].astype(np.int64)),
             waits=np.maximum(0.0, end - arrivals),
             has_token=has_token,
         )

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from sarathi.benchmark.entry_point import BAD_SETTING, exit_status
-from sarathi.errors import FlagError, one_line
+from sarathi.errors import FlagError, one_line, told_if_incomplete
 
 if TYPE_CHECKING:
     from sarathi.benchmark.capacity_search.config import Job
@@ -37,10 +37,11 @@ def _main(argv: Sequence[str]) -> list[str]:
     from sarathi.benchmark.capacity_search.folder import claimed
     from sarathi.benchmark.capacity_search.options import parse_options
     from sarathi.benchmark.capacity_search.plot import plot_capacity
-    from sarathi.benchmark.capacity_search.pool import run_jobs
+    from sarathi.benchmark.capacity_search.pool import Outcome, run_jobs
+    from sarathi.benchmark.capacity_search.refusals import refusals
     from sarathi.benchmark.capacity_search.report import capacity_table, remarks, write_results
     from sarathi.benchmark.capacity_search.worker import Failure
-    from sarathi.benchmark.report import device_notice
+    from sarathi.benchmark.tables import device_notice
 
     options, rest = parse_options(argv)
     try:
@@ -48,28 +49,47 @@ def _main(argv: Sequence[str]) -> list[str]:
     except FlagError:
         raise
     except ValueError as error:  # of a flag that is none
-        print(f"error: {one_line(str(error))}", file=sys.stderr)
-        raise SystemExit(BAD_SETTING) from None
+        _refuse([one_line(str(error))])
+    refused = refusals(jobs)
+    able = [job for job, failure in zip(jobs, refused, strict=True) if failure is None]
+    if not able:
+        _refuse([failure.why for failure in refused if failure is not None])
     log_level = "DEBUG" if options.debug else jobs[0].config.log_level.upper()
     logging.getLogger().setLevel(log_level)
     folder = Path(options.output_dir or ".")
-    for notice in dict.fromkeys(device_notice(job.config) for job in jobs):
+    for notice in dict.fromkeys(device_notice(job.config) for job in able):
         print(notice, flush=True)
+    for job, failure in zip(jobs, refused, strict=True):
+        if failure is not None:
+            _log(job, failure, options)
     with claimed(folder):
         try:
-            outcomes = run_jobs(
-                jobs, options, _num_workers(jobs, options), lambda job, message: _log(job, message, options)
+            searched = run_jobs(
+                able, options, _num_workers(jobs, options), lambda job, message: _log(job, message, options)
             )
         except KeyboardInterrupt as interrupt:
             interrupt.add_note(f"finished probes are kept in {folder}; the same command goes on from them")
             raise
-        write_results(outcomes, options)
-        plot_capacity(outcomes, options.slos, folder / "capacity.png")
+        ended = iter(searched)
+        outcomes = [
+            next(ended) if failure is None else Outcome(job, [], failure)
+            for job, failure in zip(jobs, refused, strict=True)
+        ]
+        with told_if_incomplete(folder / "results.csv", "with results.json and capacity.png"):
+            write_results(outcomes, options)
+            plot_capacity(outcomes, options.slos, folder / "capacity.png")
     print(capacity_table(outcomes, options.slos))
     for line in remarks(outcomes, options):
         print(line)
     print(f"files: {folder}/results.csv, results.json, capacity.png; every probe's run in {folder}/runs", flush=True)
     return [outcome.job.key for outcome in outcomes if isinstance(outcome.end, Failure)]
+
+
+def _refuse(reasons: Sequence[str]) -> NoReturn:
+    """End with a line for each of the reasons, before anything is written."""
+    for reason in dict.fromkeys(reasons):
+        print(f"error: {reason}", file=sys.stderr)
+    raise SystemExit(BAD_SETTING)
 
 
 def _num_workers(jobs: Sequence[Job], options: SearchOptions) -> int:
@@ -81,7 +101,9 @@ def _num_workers(jobs: Sequence[Job], options: SearchOptions) -> int:
     if options.num_workers is not None:
         return options.num_workers
     simulated = all(isinstance(job.config.executor_config, SimulatedExecutorConfig) for job in jobs)
-    return len(os.sched_getaffinity(0)) if simulated else 1
+    if not simulated:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # macOS has none
 
 
 def _log(job: Job, message: Message, options: SearchOptions) -> None:

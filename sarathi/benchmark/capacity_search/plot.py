@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sarathi.benchmark.capacity_search.options import Slo
-from sarathi.config import BenchmarkConfig, SimulatedExecutorConfig
-from sarathi.metrics.plots import COLORS, DPI, GREY, LINE_STYLES, RED
+from sarathi.metrics.plot_style import COLORS, DPI, LINE_STYLES, RED, save_figure, seconds_text
+from sarathi.metrics.plots import machine_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,28 +25,29 @@ def plot_capacity(outcomes: Sequence[Outcome], slos: Sequence[Slo], path: Path) 
 
     Points without a finite value (requests unfinished at the time limit) stand at the upper edge, hollow.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     shown = [outcome for outcome in outcomes if outcome.probes]
     width = max(8.0, PANEL * len(slos) + 1)
     legend_rows = math.ceil(len(shown) / 3)
-    height = 4.4 + 0.22 * legend_rows
+    height = 4.6 + 0.22 * legend_rows
     figure = Figure(figsize=(width, height), dpi=DPI)
-    FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(slos), squeeze=False)[0]
     for ax, slo in zip(panels, slos, strict=True):
         _panel(ax, shown, slo)
-    bottom = (0.75 + 0.22 * legend_rows) / height
-    figure.subplots_adjust(left=0.75 / width, right=1 - 0.2 / width, top=1 - 0.55 / height, bottom=bottom, wspace=0.25)
-    figure.text(0.12 / width, 1 - 0.12 / height, "Latency against rate", va="top", fontsize=12, fontweight="bold")
-    figure.text(1 - 0.12 / width, 1 - 0.13 / height, _note(shown), va="top", ha="right", fontsize=8.5, color=GREY)
     handles, labels = panels[0].get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="lower center", ncols=3, frameon=False, fontsize=8.5)
-    part = path.with_name(path.name + ".part")
-    figure.savefig(part, format="png")
-    part.replace(path)
+        below = (0.5, 0.25 / height)
+        figure.legend(handles, labels, loc="lower center", bbox_to_anchor=below, ncols=3, frameon=False, fontsize=8.5)
+    margins = {
+        "left": 0.75 / width,
+        "right": 1 - 0.2 / width,
+        "top": 1 - 0.65 / height,
+        "bottom": (0.95 + 0.22 * legend_rows) / height,
+        "wspace": 0.25,
+    }
+    caption = "each point a probe, a job's probes with the same requests"
+    save_figure(figure, path, "Latency against rate", _machine(shown), caption, **margins)
 
 
 def _panel(ax: Axes, outcomes: Sequence[Outcome], slo: Slo) -> None:
@@ -72,7 +73,7 @@ def _panel(ax: Axes, outcomes: Sequence[Outcome], slo: Slo) -> None:
             ax.axvline(capacity, color=color, linestyle=":", linewidth=1)
     ax.axhline(slo.limit, color=RED, linestyle="--", linewidth=1.2)
     ax.annotate(
-        f"limit {slo.limit:g} s", (0.02, slo.limit), xycoords=("axes fraction", "data"), xytext=(0, 3),
+        f"limit {seconds_text(slo.limit)}", (0.02, slo.limit), xycoords=("axes fraction", "data"), xytext=(0, 3),
         textcoords="offset points", fontsize=8.5, color=RED,
     )  # fmt: skip
     ax.set_xscale("log")
@@ -82,20 +83,13 @@ def _panel(ax: Axes, outcomes: Sequence[Outcome], slo: Slo) -> None:
         ax.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
     ax.set_ylim(top=top) if is_wide else ax.set_ylim(0, top)
     ax.set(xlabel="rate (requests/s)", ylabel=f"{slo.label} (s)")
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.tick_params(which="both", color=GREY, labelsize=9)
-    ax.grid(True, color="#e5e7eb", linewidth=0.7)
-    ax.set_axisbelow(True)
 
 
-def _note(outcomes: Sequence[Outcome]) -> str:
-    """What ran, where that is the same for all, and what a point is."""
-    machines = {_machine(outcome.job.config) for outcome in outcomes}
-    machine = f"{machines.pop()}; " if len(machines) == 1 else ""
-    return f"{machine}each point a probe, a job's probes with the same requests"
-
-
-def _machine(config: BenchmarkConfig) -> str:
-    executor = config.executor_config
-    simulated = isinstance(executor, SimulatedExecutorConfig)
-    return f"{config.model_config.model} on {executor.device} (simulated)" if simulated else config.model_config.model
+def _machine(outcomes: Sequence[Outcome]) -> str:
+    """What served, where that is the same for all."""
+    names = set()
+    for machine in (outcome.job.machine for outcome in outcomes):
+        replicas = {"num_replicas": machine["num_replicas"]} if machine["num_replicas"] > 1 else {}
+        told = {"model": machine["identifier"], "device": machine["device"], "simulated": machine["simulated"]}
+        names.add(machine_title({**told, **replicas}))
+    return names.pop() if len(names) == 1 else ""

@@ -13,17 +13,23 @@ from sarathi.benchmark.capacity_search.options import SearchOptions, Slo, quanti
 from sarathi.benchmark.capacity_search.pool import Outcome
 from sarathi.benchmark.capacity_search.probe import Probe
 from sarathi.benchmark.capacity_search.worker import Failure
+from sarathi.metrics.plot_style import seconds_text
 from sarathi.metrics.sinks import write_json, write_text
+from sarathi.metrics.terminal_table import table_of
 
 
 def told_probe(probe: Probe, slos: Sequence[Slo]) -> str:
     """`4 requests/s holds: scheduling delay P50 120 ms; time between tokens P99 41 ms`"""
-    values = "; ".join(f"{slo.label} {_seconds(probe.figures[slo.quantity])}" for slo in slos)
-    verdict = "holds" if _holds(probe, slos) else "does not hold"
+    verdict = "holds" if probe.holds(slos) else "does not hold"
+    note = f"; {probe.note}" if probe.note else ""
+    return f"{probe.rate:g} requests/s {verdict}: {_told_figures(probe, slos)}{note}"
+
+
+def _told_figures(probe: Probe, slos: Sequence[Slo]) -> str:
+    values = [f"{slo.label} {_duration(probe.figures[slo.quantity])}" for slo in slos]
     told = {"ignored": "requests ignored", "unfinished": "cut off by the time limit", "not_sent": "not sent before it"}
     counts = [f"{probe.counts[word]:,} {text}" for word, text in told.items() if probe.counts[word]]
-    counts += [probe.note] if probe.note else []
-    return f"{probe.rate:g} requests/s {verdict}: {values}" + "".join(f"; {count}" for count in counts)
+    return "; ".join([*values, *counts])
 
 
 def best_probe(outcome: Outcome) -> Probe | None:
@@ -36,22 +42,15 @@ def best_probe(outcome: Outcome) -> Probe | None:
 
 def capacity_table(outcomes: Sequence[Outcome], slos: Sequence[Slo]) -> str:
     """A row a job: the highest rate under the objectives, what they come to there, and how it was found."""
-    from tabulate import tabulate
-
-    headers = [
-        "job",
-        "max\nrequests/s",
-        *(f"{slo.label}\n(at most {slo.limit:g} s)" for slo in slos),
-        "probes",
-        "bracket",
-    ]
-    rows = []
+    headers = ["max requests/s"]
+    headers += [f"{slo.label} <={seconds_text(slo.limit).replace(' ', '')}" for slo in slos]
+    rows: dict[str, list[str]] = {}
     for outcome in outcomes:
+        name = outcome.job.key if outcome.job.key not in rows else outcome.job.folder  # a_b with c reads as a with b_c
         probe = best_probe(outcome)
-        figures = ["-" if probe is None else _seconds(probe.figures[slo.quantity]) for slo in slos]
-        rows.append([outcome.job.key, _capacity(outcome), *figures, str(len(outcome.probes)), _bracket(outcome)])
-    align = ("left", *("right",) * (len(slos) + 2), "left")
-    return tabulate(rows, headers=headers, tablefmt="simple", colalign=align, disable_numparse=True)
+        figures = ["-" if probe is None else _duration(probe.figures[slo.quantity]) for slo in slos]
+        rows[name] = [_capacity(outcome), *figures, str(len(outcome.probes)), _bracket(outcome)]
+    return table_of(rows, "job", [*headers, "probes", "bracket"])
 
 
 def remarks(outcomes: Sequence[Outcome], options: SearchOptions) -> list[str]:
@@ -66,13 +65,18 @@ def remarks(outcomes: Sequence[Outcome], options: SearchOptions) -> list[str]:
         if probe is None:
             continue
         if end.low is None:
-            lines.append(f"{outcome.job.key}: nothing holds, down to {told_probe(probe, options.slos)}")
+            figures = _told_figures(probe, options.slos)
+            lines.append(f"{outcome.job.key}: nothing holds, not even {probe.rate:g} requests/s: {figures}")
         elif end.high is None:
             lines.append(
                 f"{outcome.job.key}: everything that was probed holds, so it is at least {end.low:g} requests/s"
             )
         if not end.is_close:
             lines.append(f"{outcome.job.key}: ended by --max-iterations {options.max_iterations}, before it was close")
+        if end.low is not None and (probe.counts["unfinished"] or probe.counts["not_sent"]):
+            cut, later = probe.counts["unfinished"], probe.counts["not_sent"]
+            told = f"of the requests at {probe.rate:g} requests/s {cut:,} were cut off by --time-limit"
+            lines.append(f"{outcome.job.key}: {told} {options.time_limit:g} (minutes), {later:,} not sent before it")
         if probe.counts["ignored"]:
             ignored.setdefault(probe.counts["ignored"], []).append(outcome.job.key)
     for count, keys in ignored.items():
@@ -111,6 +115,7 @@ def _row(outcome: Outcome, options: SearchOptions) -> dict[str, Any]:
         "trace": job.trace,
         "scheduler": job.scheduler,
         "parallel_spec": job.parallel,
+        **job.machine,
         "max_qps_under_slo": found and found.low,
         "min_qps_over_slo": found and found.high,
         "is_within_granularity": found and found.is_close,
@@ -118,6 +123,7 @@ def _row(outcome: Outcome, options: SearchOptions) -> dict[str, Any]:
         **figures,
         "num_ignored": probe and probe.counts["ignored"],
         "num_unfinished": probe and probe.counts["unfinished"],
+        "num_not_sent": probe and probe.counts["not_sent"],
         "num_probes": len(outcome.probes),
         "run": probe and str(probe.run.relative_to(options.output_dir or ".")),
         "error": end.why if isinstance(end, Failure) else None,
@@ -127,7 +133,7 @@ def _row(outcome: Outcome, options: SearchOptions) -> dict[str, Any]:
 def _probe(probe: Probe, options: SearchOptions, folder: Path) -> dict[str, Any]:
     row = probe._asdict()
     row.pop("note")
-    return {**row, "run": str(probe.run.relative_to(folder)), "holds": _holds(probe, options.slos)}
+    return {**row, "run": str(probe.run.relative_to(folder)), "holds": probe.holds(options.slos)}
 
 
 def _plain(value: Any) -> Any:
@@ -137,10 +143,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return "inf" if value == math.inf else value
-
-
-def _holds(probe: Probe, slos: Sequence[Slo]) -> bool:
-    return all(slo.holds(probe.figures[slo.quantity]) for slo in slos)
 
 
 def _capacity(outcome: Outcome) -> str:
@@ -160,7 +162,5 @@ def _bracket(outcome: Outcome) -> str:
     return f"{low:g} to {high:g} ({100 * (high / low - 1):.1f} %)"
 
 
-def _seconds(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return "unfinished" if value == math.inf else f"{value:.3g} s" if value >= 1 else f"{1e3 * value:.3g} ms"
+def _duration(value: float | None) -> str:
+    return "-" if value is None else "unfinished" if value == math.inf else seconds_text(value)

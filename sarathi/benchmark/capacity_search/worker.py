@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sarathi.benchmark.capacity_search.config import Job
+from sarathi.benchmark.capacity_search.identity import digest, identity
 from sarathi.benchmark.capacity_search.options import SearchOptions
-from sarathi.benchmark.capacity_search.probe import Probe, digest, identity, probe_config, run_probe
+from sarathi.benchmark.capacity_search.probe import Probe, probe_config, run_probe
 from sarathi.benchmark.capacity_search.search import Found, find_capacity
 from sarathi.config import BenchmarkConfig, LocalExecutorConfig
 from sarathi.errors import one_line
@@ -47,28 +48,35 @@ def run_job(job: Job, options: SearchOptions, connection: Connection) -> None:
         end: Message = search_job(job, options, send)
     except ValueError as error:
         end = Failure(one_line(str(error)), traceback.format_exc())
+    except OSError as error:  # what cannot be read is a ValueError before it comes here
+        end = Failure(_cannot_write(error, job_folder(job, options)), traceback.format_exc())
     except Exception as error:
         end = Failure(one_line(f"{type(error).__name__}: {error}"), traceback.format_exc())
     send(end)
 
 
+def _cannot_write(error: OSError, folder: Path) -> str:
+    """A full disk names no file: then it is one in `folder`."""
+    what = f"cannot write {error.filename or f'into {folder}'} ({error.strerror or error})"
+    return one_line("; ".join([what, *getattr(error, "__notes__", ())]))
+
+
 def search_job(job: Job, options: SearchOptions, on_probe: Callable[[Probe], Any]) -> Found:
     """Search for the job's capacity; probes that an earlier search finished are taken as they are."""
     folder = job_folder(job, options)
-    targets = options.targets
     parts: Any = None
 
     def holds(rate: float) -> bool:
         nonlocal parts
-        config = for_wandb(probe_config(job.config, rate, folder / f"{rate!r}"), job, rate, options)
+        config = for_wandb(probe_config(job.config, rate, folder), job, rate, options)
         if parts is None and isinstance(config.executor_config, LocalExecutorConfig):
             from sarathi.system import load_shared_parts
 
             parts = load_shared_parts([config])
-        probe = run_probe(config, rate, targets, _end_without_parent, parts)
+        probe = run_probe(config, rate, options.targets, _end_without_parent, parts)
         on_probe(probe)
         _end_without_parent()
-        return all(target.holds(probe.figures[target.quantity]) for target in targets)
+        return probe.holds(options.slos)
 
     return find_capacity(
         holds,

@@ -119,36 +119,50 @@ def trace_workload(
 
 
 def trace_arrivals(
-    trace_file: str | Path, *, start_time: str, end_time: str, time_scale_factor: float
+    trace_file: str | Path, *, start_time: str | None, end_time: str | None, time_scale_factor: float
 ) -> tuple[list[float], list[str]]:
-    """Arrival times of the part of a trace strictly between two instants, and what is to be said of them.
+    """Arrival times of the part of a trace with start_time <= time < end_time, and what is to be said of them.
 
-    Each is its distance from the first of the part, in seconds, times `time_scale_factor` (> 0). Where the trace tells
-    times as numbers, they are taken for seconds after 1970-01-01. Unlike Sarathi-Serve, fractions of a second are kept
-    (it cuts distances to whole seconds, which makes bursts of what was even), the first arrival is one (there the
-    second is the first request's), and rows may stand in any order. Raises ValueError as `read_trace`, FieldError of
-    `start_time` where nothing lies between, and of `time_scale_factor` as `trace_workload`.
+    None sets no bound. Each is its distance from the first of the part, in seconds, times `time_scale_factor` (> 0).
+    Where the trace tells times as numbers, the bounds' are seconds after 1970-01-01. Unlike Sarathi-Serve, an arrival
+    at `start_time` itself belongs to the part, fractions of a second are kept (it cuts distances to whole seconds,
+    which makes bursts of what was even), the first arrival is one (there the second is the first request's), and rows
+    may stand in any order. Raises ValueError as `read_trace`, FieldError of `start_time`, or of `end_time` if it is
+    alone, where the part is empty, and of `time_scale_factor` as `trace_workload`.
     """
     trace = read_trace(trace_file, with_times=True, with_lengths=False)
     num_rows = len(trace.times)
     earliest, latest = trace.times.min(), trace.times.max()
-    low, high = (trace.seconds_of(parse_instant(text)) for text in (start_time, end_time))
-    trace.keep((trace.times > low) & (trace.times < high))
-    if not len(trace.times):
+    mask = np.ones(num_rows, bool)
+    if start_time is not None:
+        mask &= trace.times >= trace.seconds_of(parse_instant(start_time))
+    if end_time is not None:
+        mask &= trace.times < trace.seconds_of(parse_instant(end_time))
+    part = _part_text(start_time, end_time)
+    if not mask.any():
         raise FieldError(
-            "start_time",
-            f"{trace.label} has no arrival between {start_time} and {end_time}; it has {num_rows:,} from "
-            f"{trace.instant_at(earliest)} to {trace.instant_at(latest)}",
+            "start_time" if start_time is not None else "end_time",
+            f"{trace.label} has no arrival{part}; it has {num_rows:,} from {trace.instant_at(earliest)} to "
+            f"{trace.instant_at(latest)}",
         )
+    trace.keep(mask)
     order = np.argsort(trace.times, kind="stable")
     times, first = _from_first(trace, order, time_scale_factor)
     notes = [
-        f"arrival times of {trace.label}: {len(times):,} of {num_rows:,} are between {start_time} and {end_time}, "
-        f"the first at {trace.instant_at(first)}; scaled by {time_scale_factor:g} they last {times[-1]:,.3f} s"
+        f"arrival times of {trace.label}: {len(times):,} of {num_rows:,}{part}, the first at "
+        f"{trace.instant_at(first)}; scaled by {time_scale_factor:g} they last {times[-1]:,.3f} s"
     ]
     if num_unsorted := int((np.diff(trace.times) < 0).sum()):
         notes.append(f"arrival times were not in order ({num_unsorted:,} rows earlier than the row before); sorted")
     return times, notes
+
+
+def _part_text(start_time: str | None, end_time: str | None) -> str:
+    if start_time is not None and end_time is not None:
+        return f" from {start_time} to before {end_time}"
+    if end_time is not None:
+        return f" before {end_time}"
+    return "" if start_time is None else f" from {start_time} on"
 
 
 def _keep_day(trace: Trace, date: str) -> None:

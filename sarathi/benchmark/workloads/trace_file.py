@@ -5,6 +5,7 @@ Knows nothing of requests; what becomes of lengths and times is the other module
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from sarathi.instants import DAY, day_text, instant_text, parse_day, parse_insta
 
 LENGTH_LIMIT = 10**9
 TIME_LIMIT = 10**19  # the time of day in nanoseconds is read too: only its distance from the first arrival counts
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class TraceFormat(NamedTuple):
@@ -166,17 +168,23 @@ class _Clock:
 
 
 class _Classes:
-    """Reads names as their places in the list of those read so far."""
+    """Reads names as their places in the list of those read so far.
+
+    White space and control characters, line breaks above all, become one blank: a name is a word of tables and logs.
+    """
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self._places: dict[str, float] = {}
 
     def __call__(self, text: str) -> float:
-        name = text.strip()
-        place = self._places.setdefault(name, float(len(self.names)))
-        if place == len(self.names):
-            self.names.append(name)
+        place = self._places.get(text)
+        if place is None:
+            name = " ".join(_CONTROL_CHARACTERS.sub(" ", text).split())
+            place = self._places.setdefault(name, float(len(self.names)))
+            if place == len(self.names):
+                self.names.append(name)
+            self._places[text] = place
         return place
 
 

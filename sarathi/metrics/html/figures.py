@@ -12,9 +12,9 @@ from typing import Any, Literal
 import numpy as np
 
 from sarathi.metrics.html.page import number
-from sarathi.metrics.html.thinning import MAX_CDF_POINTS, Counted, binned, cdf_indices, distinct, rounded
 from sarathi.metrics.percentiles import counted_percentile
-from sarathi.metrics.plots import BLUE, COLORS, GREEN, GREY, ORANGE, RED
+from sarathi.metrics.plot_style import BLUE, COLORS, GREEN, GREY, ORANGE, RED
+from sarathi.metrics.thinning import MAX_CDF_POINTS, Counted, binned, cdf_indices, distinct, rounded
 
 # Taken from here by those who draw: one colour means one thing in PNGs and in pages.
 __all__ = ["BLUE", "COLORS", "GREEN", "GREY", "MAX_CDF_POINTS", "ORANGE", "RED", "Counted"]
@@ -24,6 +24,7 @@ Figure = dict[str, Any]
 MAX_STEPS = 2000  # of a line over time; beyond, it is drawn as that many slices of time
 DASHES = ("solid", "dash", "dot")  # the next one where the colours have run out
 MARKED_PERCENTILES = (50, 90, 99)
+MAX_IN_A_ROW = 6  # names of a legend above the axes; more stand beside them
 LONG_TAIL = 20  # times the median: where a maximum is farther out, a CDF starts with a log axis
 
 
@@ -36,16 +37,22 @@ def plotly_text(text: str) -> str:
 
 
 def cdf(
-    series: Mapping[str, np.ndarray | Counted], label: str, unit: str, *, scale: float = 1.0, color: str = ""
+    series: Mapping[str, np.ndarray | Counted],
+    label: str,
+    unit: str,
+    *,
+    scale: float = 1.0,
+    color: str = "",
+    log_x: bool = False,
 ) -> Figure:
     """The share of values at or below x, for each of `series`, as steps. Empty series are left out. The axis is
-    logarithmic at first where one has a long tail.
+    logarithmic at first with `log_x`, or where one has a long tail.
 
     Values are multiplied by `scale`, which leads to `unit`; those not finite do not count. Of a lone series, drawn in
     `color`, the percentiles MARKED_PERCENTILES are marked.
     """
     traces: list[dict[str, Any]] = []
-    is_log = False
+    is_log = log_x
     for i, (name, values) in enumerate(series.items()):
         x, cumulative = distinct(values)
         if not len(x):
@@ -54,8 +61,7 @@ def cdf(
         median = x[np.searchsorted(share, 0.5)]
         is_log = is_log or has_long_tail(float(median), float(x[-1]))
         shown = cdf_indices(share)
-        line = {"shape": "hv", "width": 2, "color": color or COLORS[i % len(COLORS)]}
-        line["dash"] = DASHES[i // len(COLORS) % len(DASHES)]
+        line = {"shape": "hv", "width": 2, **_style(i), **({"color": color} if color else {})}
         traces.append(
             {
                 "type": "scatter",
@@ -86,8 +92,12 @@ def scatter(
     colors: Sequence[str] = COLORS,
     log_x: bool = False,
     log_y: bool = False,
+    from_zero: bool = True,
+    large: bool = False,
 ) -> Figure:
     """Points (x, y) of each of `series`; `texts` gives each point's own line or lines of its hover label, escaped.
+
+    `large` suits a few points, and gives them other shapes where the colours have run out.
 
     `hover` is plotly's template of the label's common part, such as '%{x:,} tokens<br>%{y:,.4~r} s'. Callers thin:
     see `thinned`.
@@ -104,12 +114,37 @@ def scatter(
             "opacity": 0.8 if len(x) < 500 else 0.5,
             "hovertemplate": hover,
         }
+        if large:
+            trace |= {"marker": {**trace["marker"], "size": 11, "symbol": i // len(colors)}, "opacity": 0.85}
         if texts and name in texts:
             trace |= {"text": list(texts[name]), "hovertemplate": f"%{{text}}<br>{hover}"}
         traces.append(trace)
-    xaxis = {"type": "log" if log_x else "linear", "rangemode": "tozero"}
-    yaxis = {"type": "log" if log_y else "linear", "rangemode": "tozero"}
+    xaxis, yaxis = ({"type": "log" if is_log else "linear"} for is_log in (log_x, log_y))
+    if from_zero:
+        xaxis["rangemode"] = yaxis["rangemode"] = "tozero"
     return _figure(traces, x_label, y_label, xaxis=xaxis, yaxis=yaxis)
+
+
+def lines(
+    series: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    x_label: str,
+    y_label: str,
+    hover: str,
+    *,
+    log_x: bool = False,
+    markers: bool = False,
+) -> Figure:
+    """A line through the points (x, y) of each of `series`, in colours and dashes as `cdf`. Empty series are left out.
+
+    `hover`: as of `scatter`, without the name, which is added.
+    """
+    traces = [
+        _line(x, y, name, hover=f"{hover}<extra>{plotly_text(name)}</extra>", markers=markers, **_style(i))
+        for i, (name, (x, y)) in enumerate(series.items())
+        if len(x)
+    ]
+    xaxis = {"type": "log" if log_x else "linear"}
+    return _figure(traces, x_label, y_label, xaxis=xaxis, showlegend=True)
 
 
 def over_time(
@@ -193,20 +228,30 @@ def add_line(
     figure: Figure, x: np.ndarray, y: np.ndarray, name: str, color: str, hover: str = "", dash: str = "solid"
 ) -> None:
     """Draw a line over what the figure holds. Without `hover` it has no label of its own."""
-    figure["data"].append(
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": plotly_text(name),
-            "x": rounded(x),
-            "y": rounded(y),
-            "line": {"width": 2, "color": color, "dash": dash},
-            **({"hovertemplate": hover} if hover else {"hoverinfo": "skip"}),
-        }
-    )
+    figure["data"].append(_line(x, y, name, color, hover, dash))
 
 
 # ---- pieces
+
+
+def _line(
+    x: np.ndarray, y: np.ndarray, name: str, color: str, hover: str, dash: str, markers: bool = False
+) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if markers else "lines",
+        "name": plotly_text(name),
+        "x": rounded(x),
+        "y": rounded(y),
+        "line": {"width": 2, "color": color, "dash": dash},
+        "marker": {"size": 7},
+        **({"hovertemplate": hover} if hover else {"hoverinfo": "skip"}),
+    }
+
+
+def _style(i: int) -> dict[str, str]:
+    """Of the line of the i-th series."""
+    return {"color": COLORS[i % len(COLORS)], "dash": DASHES[i // len(COLORS) % len(DASHES)]}
 
 
 def has_long_tail(median: float, largest: float) -> bool:
@@ -241,4 +286,6 @@ def _translucent(color: str, alpha: float) -> str:
 def _figure(traces: list[dict[str, Any]], x_label: str, y_label: str, **layout: Any) -> Figure:
     xaxis = {"title": {"text": x_label}, **layout.pop("xaxis", {})}
     yaxis = {"title": {"text": y_label}, "separatethousands": True, **layout.pop("yaxis", {})}
+    if len(traces) > MAX_IN_A_ROW:
+        layout["legend"] = {"orientation": "v", "x": 1.02, "xanchor": "left", "y": 1, "yanchor": "top"}
     return {"data": traces, "layout": {"xaxis": xaxis, "yaxis": yaxis, **layout}}

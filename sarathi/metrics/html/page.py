@@ -37,9 +37,8 @@ Value = Cell | str | float | None
 
 def number(value: float | None, digits: int = 4, factor: float = 1.0) -> str:
     """`value * factor` with thousands separators and `digits` significant digits; a whole number keeps all its own."""
-    if value is None or not math.isfinite(value):
+    if value is None or not math.isfinite(value := value * factor):
         return NO_VALUE
-    value *= factor
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     return f"{value:,.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
@@ -137,7 +136,10 @@ class Page:
         )
 
     def render(self) -> str:
-        """The page. Raises ImportError, one line, if it has figures and plotly is not installed."""
+        """The page, which UTF-8 can encode whatever its texts are.
+
+        Raises ImportError, one line, if it has figures and plotly is not installed.
+        """
         body = self._body()
         name = " · ".join(filter(None, [self._title, self._subtitle]))[:150]
         data = ""
@@ -150,7 +152,7 @@ class Page:
             f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src data: blob:; "
             "base-uri 'none'; form-action 'none'"
         )
-        return (
+        page = (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -158,6 +160,7 @@ class Page:
             f"<title>{html.escape(name)}</title>\n<style>\n{_asset('page.css')}</style>\n</head>\n"
             f'<body>\n{body}\n{data}<script nonce="{nonce}">\n{_asset("page.js")}</script>\n</body>\n</html>\n'
         )
+        return page.encode("utf-8", "replace").decode()
 
     def _add(self, part: str) -> None:
         self._sections[-1][1].append(part)

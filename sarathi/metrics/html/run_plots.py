@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from sarathi.metrics.fairness import PROMPT_LENGTH_BUCKETS
-from sarathi.metrics.headline import E2E, TPOT, TTFT
+from sarathi.metrics.headline import E2E, TPOT, TTFT, value
 from sarathi.metrics.html.figures import (
     BLUE,
     COLORS,
@@ -26,15 +26,32 @@ from sarathi.metrics.html.figures import (
     scatter,
 )
 from sarathi.metrics.html.page import Page
-from sarathi.metrics.html.thinning import binned, thinned, thinned_note
+from sarathi.metrics.merge import total_over_replicas
 from sarathi.metrics.run_folder import RunFolder
+from sarathi.metrics.thinning import binned, medians_by_doubling, thinned, thinned_note
 
 NUM_SLICES = 200  # of time, where a mean or a median is drawn
-MIN_IN_MEDIAN = 8  # fewer requests than that have no median drawn
 PURPLE = COLORS[4]
 
+# What is drawn of a run's columns.
+PROMPT_LENGTH = "request_num_prefill_tokens"
+REQUEST_COLUMNS = ("request_id", PROMPT_LENGTH, "request_num_decode_tokens", E2E, TTFT, TPOT, "slowdown")
+ROUND_COLUMNS = (
+    "step_id",
+    "replica_id",
+    "end_time",
+    "batch_execution_time",
+    "predicted_time",
+    "target_time",
+    "batch_num_prefill_tokens",
+    "batch_num_decode_tokens",
+    "num_prefills",
+    "num_waiting",
+    "num_running",
+    "num_used_blocks",
+)
+
 Columns = dict[str, np.ndarray]
-Replicas = list[np.ndarray]  # for each replica, the places of its rounds in the columns, ascending
 Compositions = Callable[[np.ndarray], list[str]]
 
 
@@ -62,7 +79,7 @@ def add_latency_plots(page: Page, run: RunFolder) -> None:
 
 
 def _add_ttft_by_prompt_length(page: Page, requests: Columns) -> None:
-    lengths, ttft = requests["request_num_prefill_tokens"], requests[TTFT]
+    lengths, ttft = requests[PROMPT_LENGTH], requests[TTFT]
     shown = thinned(ttft)
     texts = [
         f"request {plotly_text(str(request_id))[:80]}, {output:,.0f} output tokens"
@@ -79,12 +96,8 @@ def _add_ttft_by_prompt_length(page: Page, requests: Columns) -> None:
         log_x=True,
         log_y=has_long_tail(float(np.nanmedian(ttft)), float(np.nanmax(ttft))),
     )
-    known = np.isfinite(ttft) & (lengths > 0)
-    doubling = np.floor(np.log2(lengths[known]))
-    found = [(d, ttft[known][doubling == d]) for d in np.unique(doubling)]
-    points = [(2.0 ** (d + 0.5), float(np.median(values))) for d, values in found if len(values) >= MIN_IN_MEDIAN]
-    if len(points) > 1:
-        x, y = np.array(points).T
+    x, y = medians_by_doubling(lengths, ttft)
+    if len(x) > 1:
         hover = "median of prompts about %{x:,.0f} tokens long<br>%{y:,.4~r} s<extra></extra>"
         add_line(figure, x, y, "median per doubling", RED, hover)
     caption = thinned_note(int(np.isfinite(ttft).sum()), "finished requests")
@@ -93,7 +106,7 @@ def _add_ttft_by_prompt_length(page: Page, requests: Columns) -> None:
 
 def _add_slowdown(page: Page, requests: Columns) -> None:
     known = np.isfinite(requests["slowdown"])
-    slowdown, lengths = requests["slowdown"][known], requests["request_num_prefill_tokens"][known]
+    slowdown, lengths = requests["slowdown"][known], requests[PROMPT_LENGTH][known]
     bucket = np.searchsorted(PROMPT_LENGTH_BUCKETS, lengths, side="left")
     edges = [f"{edge:,}" for edge in PROMPT_LENGTH_BUCKETS]
     names = [f"up to {edges[0]}", *(f"to {edge}" for edge in edges[1:]), f"over {edges[-1]}"]
@@ -112,23 +125,21 @@ def _add_slowdown(page: Page, requests: Columns) -> None:
 
 def add_round_plots(page: Page, run: RunFolder) -> None:
     """Round time, its prediction, tokens, queue and KV blocks over time."""
-    order = np.argsort(run.rounds["end_time"], kind="stable")  # of several replicas, in one order
-    rounds = {name: values[order] for name, values in run.rounds.items()}
-    if not len(order):
+    rounds = run.rounds
+    if not len(rounds["end_time"]):
         page.add_notice("No round ran.")
         return
-    replicas = _replicas(rounds, int(run.summary.get("num_replicas") or 1))
-    compositions = _compositions(rounds, several=len(replicas) > 1)
+    compositions = _compositions(rounds, several=run.num_replicas > 1)
     _add_round_time(page, rounds, compositions)
     if np.isfinite(rounds["predicted_time"]).any():
         _add_prediction(page, rounds, compositions)
     else:
         milliseconds = 1e3 * rounds["batch_execution_time"]
         figure = histogram(milliseconds, "round time", "ms", "rounds")
-        page.add_figure(figure, f"{len(order):,} rounds", title="Round times", log_switch="y")
+        page.add_figure(figure, f"{len(milliseconds):,} rounds", title="Round times", log_switch="y")
     _add_tokens(page, rounds)
-    _add_queue(page, rounds, replicas)
-    _add_blocks(page, rounds, replicas, run.summary.get("num_gpu_blocks"))
+    _add_queue(page, rounds, run.num_replicas)
+    _add_blocks(page, rounds, run.num_replicas, value(run.summary, "num_gpu_blocks"))
 
 
 def _add_round_time(page: Page, rounds: Columns, compositions: Compositions) -> None:
@@ -190,37 +201,27 @@ def _add_tokens(page: Page, rounds: Columns) -> None:
     page.add_figure(figure, caption, title="Tokens per round")
 
 
-def _add_queue(page: Page, rounds: Columns, replicas: Replicas) -> None:
-    series = {
-        name: np.sum([_latest(rounds, f"num_{name}", places) for places in replicas], axis=0)
-        for name in ("waiting", "running")
-    }
+def _add_queue(page: Page, rounds: Columns, num_replicas: int) -> None:
+    counts = {name: rounds[f"num_{name}"] for name in ("waiting", "running")}
+    series = {name: total_over_replicas(values, rounds["replica_id"]) for name, values in counts.items()}
     figure = over_time(rounds["end_time"], series, "requests", "requests", colors=(ORANGE, BLUE))
-    where = f", in all {len(replicas)} replicas together" if len(replicas) > 1 else ""
+    where = f", in all {num_replicas} replicas together" if num_replicas > 1 else ""
     page.add_figure(figure, _slices(len(rounds["end_time"])) + where, title="Queue depth")
-    if len(replicas) > 1:
-        load = {
-            f"replica {i}": _latest(rounds, "num_waiting", places) + _latest(rounds, "num_running", places)
-            for i, places in enumerate(replicas[: len(COLORS)])
-        }
+    if num_replicas > 1:
+        load = _by_replica(counts["waiting"] + counts["running"], rounds, num_replicas)
         figure = over_time(rounds["end_time"], load, "requests waiting or running", "requests", num_slices=NUM_SLICES)
-        page.add_figure(figure, _first_replicas(replicas), title="Load of each replica")
+        page.add_figure(figure, _first_replicas(num_replicas), title="Load of each replica")
 
 
-def _add_blocks(page: Page, rounds: Columns, replicas: Replicas, num_blocks: int | None) -> None:
-    name = "num_used_blocks"
-    if len(replicas) == 1:
-        series = {"blocks in use": rounds[name]}
-        colors: tuple[str, ...] = (GREEN,)
-    else:
-        series = {f"replica {i}": _latest(rounds, name, places) for i, places in enumerate(replicas[: len(COLORS)])}
-        colors = COLORS
-    times = rounds["end_time"]
+def _add_blocks(page: Page, rounds: Columns, num_replicas: int, num_blocks: float | None) -> None:
+    times, used = rounds["end_time"], rounds["num_used_blocks"]
+    series = {"blocks in use": used} if num_replicas == 1 else _by_replica(used, rounds, num_replicas)
+    colors = (GREEN,) if num_replicas == 1 else COLORS
     figure = over_time(times, series, "KV blocks", "blocks", colors=colors)
     if num_blocks:
-        ends = times[[0, -1]]
-        add_line(figure, ends, np.full(2, num_blocks), f"all {num_blocks:,}", GREY, "%{y:,} in all", dash="dash")
-    note = "; ".join(filter(None, [_slices(len(times)), _first_replicas(replicas)]))
+        name = f"all {num_blocks:,.0f}"
+        add_line(figure, times[[0, -1]], np.full(2, num_blocks), name, GREY, "%{y:,} in all", dash="dash")
+    note = "; ".join(filter(None, [_slices(len(times)), _first_replicas(num_replicas)]))
     page.add_figure(figure, note, title="KV blocks in use")
 
 
@@ -242,22 +243,15 @@ def _compositions(rounds: Columns, several: bool) -> Compositions:
     return of
 
 
-def _replicas(rounds: Columns, num_replicas: int) -> Replicas:
-    """The places of each replica's rounds in the columns; of a lone one, all of them."""
-    if num_replicas == 1:
-        return [np.arange(len(rounds["end_time"]))]
-    return [np.flatnonzero(rounds["replica_id"] == i) for i in range(num_replicas)]
-
-
-def _latest(rounds: Columns, name: str, places: np.ndarray) -> np.ndarray:
-    """At every round's end the column's value after the latest of the rounds at `places`; 0 before its first."""
-    values = np.append(0.0, rounds[name][places])
-    return values[np.searchsorted(places, np.arange(len(rounds[name])), side="right")]
+def _by_replica(values: np.ndarray, rounds: Columns, num_replicas: int) -> Columns:
+    """Of the first replicas, the latest of each one's `values` at the end of every round; 0 before its first."""
+    owners = [rounds["replica_id"] == i for i in range(min(num_replicas, len(COLORS)))]
+    return {f"replica {i}": total_over_replicas(np.where(own, values, 0), own) for i, own in enumerate(owners)}
 
 
 def _slices(num: int) -> str:
     return f"{num:,} rounds" + (f", highest value of each of {MAX_STEPS:,} slices of time" if num > MAX_STEPS else "")
 
 
-def _first_replicas(replicas: Replicas) -> str:
-    return f"the first {len(COLORS)} of {len(replicas)} replicas" if len(replicas) > len(COLORS) else ""
+def _first_replicas(num_replicas: int) -> str:
+    return f"the first {len(COLORS)} of {num_replicas} replicas" if num_replicas > len(COLORS) else ""

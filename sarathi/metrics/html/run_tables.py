@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,34 +10,47 @@ from urllib.parse import quote
 
 import numpy as np
 
-from sarathi.metrics.headline import E2E, ITL, TPOT, TTFT
+from sarathi.metrics.headline import DISTRIBUTIONS, E2E, STATISTICS, TPOT, TTFT, value
 from sarathi.metrics.html.page import NO_VALUE, Cell, Page, Value, number
 from sarathi.metrics.run_folder import RunFolder
 
 NUM_ROWS = 20
+MAX_FILES = 200
 MAX_CHUNKS_SHOWN = 60  # characters
-STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
-PERCENTILE_ROWS = (
-    ("end-to-end time, s", E2E, 1.0),
-    ("time to first token, s", TTFT, 1.0),
-    ("time per output token, ms", TPOT, 1e3),
-    ("inter-token latency, ms", ITL, 1e3),
-    ("scheduling delay, s", "request_scheduling_delay", 1.0),
-    ("waiting, s", "request_waiting_time", 1.0),
-    ("execution, s", "request_execution_time", 1.0),
-    ("slowdown", "slowdown", 1.0),
-    ("round of one stage, ms", "batch_execution_time", 1e3),
-    ("tokens in a round", "batch_num_tokens", 1.0),
-    ("prompt tokens of a request", "request_num_prefill_tokens", 1.0),
-    ("output tokens of a request", "request_num_decode_tokens", 1.0),
+
+# What is shown of a run's columns.
+REQUEST_COLUMNS = (
+    "request_id",
+    "tenant",
+    "slo_met",
+    "replica_id",
+    "arrival_time",
+    "request_num_prefill_tokens",
+    "request_num_decode_tokens",
+    E2E,
+    TTFT,
+    TPOT,
+    "request_waiting_time",
+    "request_execution_time",
+    "slowdown",
+    "request_num_restarts",
+)
+ROUND_COLUMNS = (
+    "step_id",
+    "end_time",
+    "batch_execution_time",
+    "predicted_time",
+    "target_time",
+    "batch_num_prefill_tokens",
+    "batch_num_decode_tokens",
+    "prefill_chunks",
+    "sum_decode_context_len",
+    "prefill_processed_tokens",
 )
 
 
 def add_percentiles(page: Page, summary: Mapping[str, Any]) -> None:
-    rows = [
-        [label, *(scaled((summary.get(metric) or {}).get(statistic), factor) for statistic in STATISTICS)]
-        for label, metric, factor in PERCENTILE_ROWS
-    ]
+    rows = [[one.label, *(scaled(one.of(summary, statistic)) for statistic in STATISTICS)] for one in DISTRIBUTIONS]
     page.add_table(
         ["", *(s.upper() if s[0] == "p" else s for s in STATISTICS)], rows, caption="Percentiles", sortable=False
     )
@@ -46,11 +60,11 @@ def add_slo_classes(page: Page, slo: Mapping[str, Any]) -> None:
     rows: list[list[Value]] = [
         [
             name,
-            one.get("num_with_target"),
-            percent(one.get("share_met")),
-            percent(one.get("share_ttft_met")),
-            percent(one.get("share_tpot_met")),
-            one.get("goodput_requests_per_s"),
+            value(one, "num_with_target"),
+            percent(value(one, "share_met")),
+            percent(value(one, "share_ttft_met")),
+            percent(value(one, "share_tpot_met")),
+            value(one, "goodput_requests_per_s"),
         ]
         for name, one in [*slo["classes"].items(), ("all requests with a target", slo)]
     ]
@@ -63,16 +77,16 @@ def add_replicas(page: Page, replicas: Sequence[Mapping[str, Any]]) -> None:
     rows: list[list[Value]] = [
         [
             float(i),
-            one.get("num_finished"),
-            scaled((one.get(E2E) or {}).get("mean")),
-            scaled((one.get(E2E) or {}).get("p99")),
-            scaled((one.get(TTFT) or {}).get("p50")),
-            scaled((one.get(TTFT) or {}).get("p99")),
-            scaled((one.get(TPOT) or {}).get("mean"), 1e3),
-            one.get("output_tokens_per_s"),
-            one.get("num_rounds"),
-            one.get("num_preemptions"),
-            (one.get("fairness") or {}).get("longest_wait"),
+            value(one, "num_finished"),
+            value(one, f"{E2E}.mean"),
+            value(one, f"{E2E}.p99"),
+            value(one, f"{TTFT}.p50"),
+            value(one, f"{TTFT}.p99"),
+            scaled(value(one, f"{TPOT}.mean"), 1e3),
+            value(one, "output_tokens_per_s"),
+            value(one, "num_rounds"),
+            value(one, "num_preemptions"),
+            value(one, "fairness.longest_wait"),
         ]
         for i, one in enumerate(replicas)
     ]
@@ -83,12 +97,11 @@ def add_replicas(page: Page, replicas: Sequence[Mapping[str, Any]]) -> None:
 
 def add_policies(page: Page, summary: Mapping[str, Any]) -> None:
     """What the chunk sizer and the gate gave as their reasons, and rounds without room for prefill."""
-    reasons = summary.get("reasons") or {}
-    rows: list[list[Value]] = [[name, count] for name, count in sorted(reasons.items(), key=lambda item: -item[1])]
-    if summary.get("num_starved_rounds"):
-        rows.append(
-            ["rounds in which decodes took the whole budget while prompts waited", summary["num_starved_rounds"]]
-        )
+    reasons = summary.get("reasons", {})
+    ordered = sorted(reasons.items(), key=lambda item: -(item[1] or 0))
+    rows: list[list[Value]] = [[name, count] for name, count in ordered]
+    if num_starved := value(summary, "num_starved_rounds"):
+        rows.append(["rounds in which decodes took the whole budget while prompts waited", num_starved])
     if rows:
         page.add_table(["reason", "times"], rows, caption="What the policies decided")
 
@@ -111,9 +124,9 @@ def add_slowest_requests(page: Page, run: RunFolder) -> None:
         ("slowdown", "slowdown", 2, 1.0),
         ("preemptions", "request_num_restarts", 0, 1.0),
     ]
-    if len(run.summary.get("replicas") or ()) > 1 and "replica_id" in requests:
+    if run.num_replicas > 1:
         columns.insert(0, ("replica", "replica_id", 0, 1.0))
-    has_slo = "slo_met" in requests and bool(np.isfinite(requests["slo_met"]).any())
+    has_slo = bool(np.isfinite(requests["slo_met"]).any())
     has_tenant = any(requests["tenant"])
     rows = []
     for i in places:
@@ -161,16 +174,16 @@ def add_files(page: Page, directory: Path) -> None:
     """What else lies in the run's folder, plots and replicas' folders too, as links."""
     found = sorted(path for path in directory.rglob("*") if path.is_file() and path.name != "report.html")
     rows: list[list[Value]] = []
-    for path in found[:200]:
+    for path in found[:MAX_FILES]:
         name, size = path.relative_to(directory).as_posix(), path.stat().st_size
-        href = "./" + quote(name, errors="replace")
+        href = "./" + quote(os.fsencode(name))
         rows.append([Cell(name, href=href), Cell(f"{number(size / 1e3, 3)} kB", float(size))])
     page.add_table(["file", "size"], rows)
 
 
 def scaled(value: float | None, factor: float = 1.0) -> Value:
     """`value * factor` as a table's cell of four significant digits."""
-    if value is None or not np.isfinite(value):
+    if value is None:
         return None
     return Cell(number(value, 4, factor), value)
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from sarathi.comparison.run import ComparedRun
 from sarathi.config.setting import as_typed
-from sarathi.metrics.compared_run import ComparedRun
+from sarathi.errors import one_line
 
 _MAX_LABEL_SETTINGS, _MAX_TRIED_SETTINGS = 4, 20
 _OFF = ("null", "false")
@@ -22,6 +23,9 @@ class Entry:
 
     label: str
     runs: tuple[ComparedRun, ...]
+
+    def shares_runs(self, other: Entry) -> bool:
+        return not {id(run) for run in self.runs}.isdisjoint(id(run) for run in other.runs)
 
 
 def make_entries(runs: Sequence[ComparedRun]) -> list[Entry]:
@@ -117,9 +121,12 @@ def _folder_labels(starts: Sequence[str], groups: Sequence[Sequence[ComparedRun]
     parents = [runs[0].path.resolve().parent for runs in groups]
     own = [runs[0].path.resolve() if len(runs) == 1 else runs[0].path.resolve().parent for runs in groups]
     for paths, depth in ((parents, 1), (own, 1), *((own, depth) for depth in range(2, 20))):
-        names = ["/".join(path.parts[-depth:]) for path in paths]
+        names = [one_line("/".join(path.parts[-depth:])) for path in paths]
         yield [f"{start} {name}".strip() for start, name in zip(starts, names, strict=True)]
-    yield [f"{start} {path} ({i})".strip() for i, (start, path) in enumerate(zip(starts, own, strict=True), start=1)]
+    yield [
+        one_line(f"{start} {path} ({i})").strip()
+        for i, (start, path) in enumerate(zip(starts, own, strict=True), start=1)
+    ]
 
 
 def _setting_texts(groups: Sequence[Sequence[ComparedRun]]) -> dict[str, list[str]]:
@@ -146,4 +153,4 @@ def _setting_texts(groups: Sequence[Sequence[ComparedRun]]) -> dict[str, list[st
 def _text(name: str, value: str) -> str:
     """A path by its last part; "" for no value."""
     last = value.rstrip("/").rpartition("/")[2] if "/" in value else value
-    return f"{name} {last}".strip() if value else ""
+    return one_line(f"{name} {last}").strip() if value else ""

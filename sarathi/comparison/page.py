@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote
 
-from sarathi.metrics.bootstrap import LEVEL, NUM_RESAMPLES, Interval
-from sarathi.metrics.compared_groups import Entry
-from sarathi.metrics.comparison import Comparison, PairedRequests, Row
+from sarathi.comparison.bootstrap import LEVEL, NUM_RESAMPLES, Interval
+from sarathi.comparison.comparison import Comparison, PairedRequests, Row
+from sarathi.comparison.groups import Entry
+from sarathi.comparison.plots import add_plots
 from sarathi.metrics.headline import E2E, HIGHER, METRICS, TTFT, Metric
-from sarathi.metrics.html.comparison_plots import add_plots
 from sarathi.metrics.html.page import NO_VALUE, Cell, Page, Tone, Value, number
 
 _TILES = ("E2E mean s", "TTFT mean s", "TTFT p99 s", "ITL p99 ms", "tok/s", "slowdown Jain", "goodput req/s")
@@ -22,11 +22,9 @@ _METHOD = (
     "about 92 % rather than 95 %."
 )
 _REQUESTS = (
-    "Requests that finished in both runs. 'Faster' and 'slower' leave out those that took the same time. "
-    "With one pair of runs the bracket is over requests, drawn in blocks of neighbours in order of arrival (circular "
-    "block bootstrap, blocks of the square root of their number): requests in a queue are not independent, and blocks "
-    "keep only the dependence between neighbours. It tells how much hangs on which requests came, not what another "
-    "workload would give; runs of several seeds tell that, and with several pairs of runs the bracket is over those."
+    "Requests that finished in both runs. 'Faster' and 'slower' leave out those that took the same time. Brackets are "
+    "over pairs of runs; a single pair has none. Requests in a queue depend on each other over most of a run, so how "
+    "they vary does not tell what other seeds would give: only runs of several seeds do."
 )
 
 
@@ -80,7 +78,8 @@ def _add_changes(page: Page, comparison: Comparison) -> None:
     page.add_section(
         "Change against the baseline",
         f"Percent of {comparison.baseline.label}. Green is better, red is worse: less time, more throughput, more even "
-        f"treatment. Grey: the interval holds 0, or neither direction is better. {_METHOD}",
+        "treatment. Grey: the interval holds 0, or neither direction is better. A change without an interval has no "
+        f"colour: it may be chance. {_METHOD}",
     )
     rows: list[list[Value]] = []
     for metric in _used_metrics(comparison):
@@ -119,8 +118,10 @@ def _shown(value: float | None, text: str) -> Cell:
 
 
 def _tone(gain: float, interval: Interval | None) -> Tone:
-    """`gain` above 0 is for the better; the interval is of the same change, whatever its sign."""
-    if gain == 0 or (interval is not None and interval.low <= 0 <= interval.high):
+    """`gain` above 0 is for the better; the interval is of the same change, whatever its sign. Without one, none."""
+    if interval is None:
+        return ""
+    if gain == 0 or interval.low <= 0 <= interval.high:
         return "muted"
     return "good" if gain > 0 else "bad"
 
@@ -186,7 +187,7 @@ def _add_runs(page: Page, comparison: Comparison, directory: Path) -> None:
                 continue
             listed.add(id(run))
             target = run.path / "report.html" if (run.path / "report.html").is_file() else run.path
-            href = quote(os.path.relpath(target.resolve(), directory.resolve()))
+            href = quote(os.fsencode(os.path.relpath(target.resolve(), directory.resolve())))
             summary = run.summary
             rows.append(
                 [

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from sarathi.metrics.compared_groups import Entry
-from sarathi.metrics.compared_run import (
-    ComparedRun,
-    have_same_seeds,
-    machine_differences,
-    workload_differences,
-)
+from sarathi.comparison.groups import Entry
+from sarathi.comparison.run import ComparedRun, RunPair, have_same_seeds, machine_differences, workload_differences
+from sarathi.errors import one_line
 from sarathi.metrics.headline import METRICS
 
 FEW_SEEDS = 4  # fewer give no interval worth the name
-RunPair = tuple[ComparedRun, ComparedRun]
 
 
 def find_warnings(entries: Sequence[Entry], baseline: Entry, pairs_of: Mapping[str, Sequence[RunPair]]) -> list[str]:
@@ -24,12 +19,12 @@ def find_warnings(entries: Sequence[Entry], baseline: Entry, pairs_of: Mapping[s
     against = _by_text(
         (text, entry.label)
         for entry in entries
-        if not {id(run) for run in entry.runs} & {id(run) for run in baseline.runs}
+        if not entry.shares_runs(baseline)
         for text in _against(baseline, entry, pairs_of[entry.label])
     )
-    return [f"{labels}: {text}" for text, labels in own] + [
-        f"{labels} against {baseline.label}: {text}" for text, labels in against
-    ]
+    lines = [f"{labels}: {text}" for text, labels in own]
+    lines += [f"{labels} against {baseline.label}: {text}" for text, labels in against]
+    return [one_line(line) for line in lines]
 
 
 def _by_text(items: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -47,10 +42,10 @@ def _of_one(entry: Entry) -> Iterator[str]:
     if num_runs > 1 and all(len({metric.of(run.summary) for run in entry.runs}) == 1 for metric in METRICS):
         yield f"all {num_runs} seeds gave the same result; nothing in these runs is drawn at random"
     for run in entry.runs:
-        left = run.summary.get("num_unfinished", 0) + run.summary.get("num_aborted", 0)
+        left = run.count("unfinished") + run.count("aborted")
         if left:
             yield (
-                f"{run.path.name} left {left:,} of {run.summary['num_requests']:,} requests unfinished "
+                f"{run.path.name} left {left:,} of {run.count('requests'):,} requests unfinished "
                 "or aborted; its means are over those that finished, which are the faster ones"
             )
 
@@ -69,7 +64,7 @@ def _against(baseline: Entry, entry: Entry, pairs: Sequence[RunPair]) -> Iterato
         a, b = different[0]
         yield (
             f"means are over different requests: {len(_finished(b)):,} finished and {len(_finished(a)):,} in the "
-            f"baseline, {len(_finished(a) & _finished(b)):,} in both; the table of paired requests is over those"
+            f"baseline, {len(_finished(a) & _finished(b)):,} in both"
         )
 
 

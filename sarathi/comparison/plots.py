@@ -6,27 +6,24 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sarathi.metrics.compared_groups import Entry
-from sarathi.metrics.compared_run import PROMPT_LENGTH
-from sarathi.metrics.comparison import Comparison
+from sarathi.comparison.comparison import Comparison
+from sarathi.comparison.groups import Entry
+from sarathi.comparison.run import PROMPT_LENGTH
 from sarathi.metrics.headline import E2E, METRICS, TPOT, TTFT
 from sarathi.metrics.html.figures import (
-    COLORS,
-    DASHES,
     MAX_CDF_POINTS,
+    MAX_IN_A_ROW,
     Counted,
-    Figure,
-    add_line,
     bars,
     cdf,
+    lines,
     plotly_text,
     scatter,
 )
 from sarathi.metrics.html.page import Page
 from sarathi.metrics.percentiles import merge_counted
+from sarathi.metrics.thinning import MIN_IN_MEDIAN, medians_by_doubling
 
-_MIN_IN_MEDIAN = 8  # fewer requests than that have no median drawn
-_MAX_IN_A_ROW = 6  # names of a legend
 _PERCENTILES = np.arange(1, 100)
 _BY_LABEL = {metric.label: metric for metric in METRICS}
 
@@ -55,7 +52,7 @@ def _add_cdfs(page: Page, entries: Sequence[Entry]) -> None:
         ("Time per output token", TPOT, "ms"),
     ):
         series: dict[str, np.ndarray | Counted] = {entry.label: _pooled(entry, metric) for entry in entries}
-        _add_cdf(page, series, title, unit, [len(values) for values in series.values()])
+        _add_cdf(page, series, title, unit, [len(_known(_pooled(entry, metric))) for entry in entries])
     gaps: dict[str, np.ndarray | Counted] = {
         entry.label: merge_counted([run.token_gaps for run in entry.runs]) for entry in entries
     }
@@ -63,60 +60,43 @@ def _add_cdfs(page: Page, entries: Sequence[Entry]) -> None:
 
 
 def _add_cdf(page: Page, series: dict[str, np.ndarray | Counted], title: str, unit: str, counts: list[int]) -> None:
-    figure = cdf(series, title.lower(), unit, scale=1e3 if unit == "ms" else 1.0)
-    if not figure["data"]:
+    if not any(counts):
         return
-    figure["layout"]["xaxis"]["type"] = "log"
-    figure["layout"]["showlegend"] = True
+    figure = cdf(series, title.lower(), unit, scale=1e3 if unit == "ms" else 1.0, log_x=True)
     span = " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
-    page.add_figure(_with_room(figure), f"{span} values in each", title=title, wide=len(series) > _MAX_IN_A_ROW)
+    page.add_figure(figure, f"{span} values in each", title=title, wide=len(series) > MAX_IN_A_ROW)
 
 
 def _add_ratio(page: Page, comparison: Comparison, title: str, metric: str) -> None:
     """Each percentile over the baseline's."""
-    base = _pooled(comparison.baseline, metric)
+    base = _known(_pooled(comparison.baseline, metric))
     if not len(base):
         return
     below = np.percentile(base, _PERCENTILES)
-    figure = scatter({}, "percentile", f"{title.lower()}, as a multiple of the baseline's", "")
-    for i, entry in enumerate(comparison.entries):
-        values = _pooled(entry, metric)
+    series = {}
+    for entry in comparison.entries:
+        values = _known(_pooled(entry, metric))
         if len(values):
             with np.errstate(divide="ignore", invalid="ignore"):
-                ratio = np.percentile(values, _PERCENTILES) / below
-            hover = f"P%{{x}}: %{{y:.3~f}} times the baseline's<extra>{plotly_text(entry.label)}</extra>"
-            add_line(figure, _PERCENTILES, ratio, entry.label, *_style(i, hover))
-    figure["layout"]["yaxis"]["rangemode"] = "normal"
-    figure["layout"]["showlegend"] = True
+                series[entry.label] = _PERCENTILES, np.percentile(values, _PERCENTILES) / below
+    hover = "P%{x}: %{y:.3~f} times the baseline's"
+    figure = lines(series, "percentile", f"{title.lower()}, as a multiple of the baseline's", hover)
     caption = (
         f"P1 to P99; {comparison.baseline.label} is 1. Below 1 is faster. Not the same requests at each percentile."
     )
-    page.add_figure(_with_room(figure), caption, title=f"{title}, percentile by percentile", log_switch="y")
+    page.add_figure(figure, caption, title=f"{title}, percentile by percentile", log_switch="y")
 
 
 def _add_ttft_by_prompt_length(page: Page, entries: Sequence[Entry]) -> None:
-    figure = scatter({}, "prompt length (tokens), log scale", "median time to first token (s)", "", log_x=True)
-    for i, entry in enumerate(entries):
-        x, y = medians_by_doubling(_pooled(entry, PROMPT_LENGTH), _pooled(entry, TTFT))
-        if len(x):
-            hover = f"about %{{x:,.0f}} tokens: %{{y:,.4~r}} s<extra>{plotly_text(entry.label)}</extra>"
-            add_line(figure, x, y, entry.label, *_style(i, hover))
-            figure["data"][-1] |= {"mode": "lines+markers", "marker": {"size": 7}}
+    series = {
+        entry.label: medians_by_doubling(_pooled(entry, PROMPT_LENGTH), _pooled(entry, TTFT)) for entry in entries
+    }
+    hover = "about %{x:,.0f} tokens: %{y:,.4~r} s"
+    x_label, y_label = "prompt length (tokens), log scale", "median time to first token (s)"
+    figure = lines(series, x_label, y_label, hover, log_x=True, markers=True)
     if figure["data"]:
-        figure["layout"]["showlegend"] = True
-        caption = f"Median of each doubling of the prompt length; fewer than {_MIN_IN_MEDIAN} requests have none"
-        page.add_figure(
-            _with_room(figure), caption, title="Time to first token by prompt length", wide=True, log_switch="y"
-        )
-
-
-def medians_by_doubling(lengths: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(middle of each doubling of `lengths`, in which enough requests lie; their median value)."""
-    known = np.isfinite(values) & (lengths > 0)
-    doubling = np.floor(np.log2(lengths[known]))
-    found = [(float(d), values[known][doubling == d]) for d in np.unique(doubling)]
-    points = [(2.0 ** (d + 0.5), float(np.median(inside))) for d, inside in found if len(inside) >= _MIN_IN_MEDIAN]
-    return np.array([x for x, _ in points]), np.array([y for _, y in points])
+        caption = f"Median of each doubling of the prompt length; fewer than {MIN_IN_MEDIAN} requests have none"
+        page.add_figure(figure, caption, title="Time to first token by prompt length", wide=True, log_switch="y")
 
 
 def _add_fairness(page: Page, entries: Sequence[Entry], label: str, y_label: str) -> None:
@@ -128,14 +108,9 @@ def _add_fairness(page: Page, entries: Sequence[Entry], label: str, y_label: str
         series[entry.label] = tuple(np.array([points[i][axis] for i in known], dtype=float) for axis in (0, 1))
         texts[entry.label] = [plotly_text(entry.runs[i].path.name) for i in known]
     hover = "mean TTFT %{x:,.4~r} s<br>%{y:,.4~r}"
-    figure = scatter(series, "mean time to first token (s)", y_label, hover, texts=texts)
-    for i, trace in enumerate(figure["data"]):
-        trace["marker"] |= {"size": 11, "symbol": i // len(COLORS)}
-        trace["opacity"] = 0.85
-    figure["layout"]["showlegend"] = True
-    for axis in ("xaxis", "yaxis"):
-        figure["layout"][axis]["rangemode"] = "normal"
-    page.add_figure(_with_room(figure), title=f"Mean TTFT and {label}")
+    labels = "mean time to first token (s)", y_label
+    figure = scatter(series, *labels, hover, texts=texts, from_zero=False, large=True)
+    page.add_figure(figure, title=f"Mean TTFT and {label}")
 
 
 def _add_slo(page: Page, comparison: Comparison) -> None:
@@ -170,13 +145,5 @@ def _pooled(entry: Entry, column: str) -> np.ndarray:
     return np.concatenate([run.finished[column] for run in entry.runs])
 
 
-def _style(i: int, hover: str) -> tuple[str, str, str]:
-    """Colour, hover label and dash of the i-th entry, as `cdf` chooses them."""
-    return COLORS[i % len(COLORS)], hover, DASHES[i // len(COLORS) % len(DASHES)]
-
-
-def _with_room(figure: Figure) -> Figure:
-    """The legend of many runs stands beside the axes, so that it does not cover them."""
-    if len(figure["data"]) > _MAX_IN_A_ROW:
-        figure["layout"]["legend"] = {"orientation": "v", "x": 1.02, "xanchor": "left", "y": 1, "yanchor": "top"}
-    return figure
+def _known(values: np.ndarray) -> np.ndarray:
+    return values[np.isfinite(values)]

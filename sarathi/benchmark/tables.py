@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from sarathi.config import BenchmarkConfig, LocalExecutorConfig, SimulatedExecutorConfig
-from sarathi.metrics.headline import terse_metrics
+from sarathi.metrics.headline import DISTRIBUTIONS, STATISTICS, replicas_of, terse_metrics
+from sarathi.metrics.terminal_table import table_of
 
 MAX_REPLICA_ROWS = 16  # more stand in summary.json and report.html alone
 
@@ -26,11 +27,6 @@ def device_notice(config: BenchmarkConfig) -> str:
     return f"{'=' * len(line)}\n{line}\n{'=' * len(line)}"
 
 
-def _cell(summary: Mapping[str, Any], metric: str, statistic: str, factor: float) -> str:
-    value = summary[metric][statistic]
-    return "-" if value is None else f"{value * factor:.2f}"
-
-
 def _number(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:,.{digits}f}"
 
@@ -40,7 +36,7 @@ def _percent(share: float | None) -> str:
 
 
 def _replicas(summary: Mapping[str, Any]) -> str:
-    return f", {summary['num_replicas']} replicas ({summary['routing']})" if "replicas" in summary else ""
+    return f", {replicas_of(summary)} ({summary['routing']})" if "replicas" in summary else ""
 
 
 def summary_table(summary: Mapping[str, Any]) -> str:
@@ -77,18 +73,11 @@ def summary_table(summary: Mapping[str, Any]) -> str:
         lines.append(
             f"{prediction['num_rounds']:,} rounds with a prediction: MAPE {prediction['mape_percent']:.2f} %{aim}"
         )
-    statistics = ("mean", "p50", "p90", "p95", "p99", "max")
-    lines.append(f"{'':<28}" + "".join(f"{name:>10}" for name in statistics))
-    for label, metric, factor in (
-        ("end-to-end time, s", "request_e2e_time", 1.0),
-        ("time to first token, s", "prefill_e2e_time", 1.0),
-        ("time per output token, ms", "decode_time_execution_plus_preemption_normalized", 1e3),
-        ("inter-token latency, ms", "decode_token_execution_plus_preemption_time", 1e3),
-        ("waiting, s", "request_waiting_time", 1.0),
-        ("execution, s", "request_execution_time", 1.0),
-        ("round of one stage, ms", "batch_execution_time", 1e3),
-    ):
-        lines.append(f"{label:<28}" + "".join(f"{_cell(summary, metric, name, factor):>10}" for name in statistics))
+    lines.append(f"{'':<28}" + "".join(f"{name:>10}" for name in STATISTICS))
+    for row in DISTRIBUTIONS:
+        if row.terse:
+            cells = [_number(row.of(summary, name)) for name in STATISTICS]
+            lines.append(f"{row.label:<28}" + "".join(f"{cell:>10}" for cell in cells))
     replicas = summary.get("replicas", [])
     if 0 < len(replicas) <= MAX_REPLICA_ROWS:
         rows = {str(i): replica for i, replica in enumerate(replicas)}
@@ -101,13 +90,3 @@ def comparison_table(summaries: Mapping[str, Mapping[str, Any]], first: str = "s
     metrics = terse_metrics(list(summaries.values()))
     rows = {name: [metric.show(metric.of(summary)) for metric in metrics] for name, summary in summaries.items()}
     return table_of(rows, first, [metric.label for metric in metrics])
-
-
-def table_of(rows: Mapping[str, Sequence[str]], first: str, headers: Sequence[str]) -> str:
-    """A row for each name, which stands under `first`; each word of a header on a line of its own."""
-    from tabulate import tabulate
-
-    wrapped = [header.replace(" ", "\n") for header in (first, *headers)]
-    align = ("left", *("right",) * len(headers))
-    cells = [[name, *row] for name, row in rows.items()]
-    return tabulate(cells, headers=wrapped, tablefmt="simple", colalign=align, disable_numparse=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import io
 
-from sarathi.benchmark.report import table_of
-from sarathi.metrics.bootstrap import LEVEL, Interval
-from sarathi.metrics.comparison import PAIRED_METRICS, Comparison, PairedRequests, Row
+from sarathi.comparison.bootstrap import LEVEL, Interval
+from sarathi.comparison.comparison import PAIRED_METRICS, Comparison, PairedRequests, Row
 from sarathi.metrics.headline import NEITHER, Metric, terse_metrics
+from sarathi.metrics.terminal_table import table_of
 
 
 def terminal_tables(comparison: Comparison) -> str:
@@ -30,7 +30,11 @@ def terminal_tables(comparison: Comparison) -> str:
     if labels := dict.fromkeys(paired.label for paired in comparison.paired_requests):
         paired = {label: _paired_cells(comparison, label) for label in labels}
         headers = [f"{name} {what}" for name in ("E2E", "TTFT") for what in ("faster %", "slower %", "change s")]
-        parts.append(f"Requests that finished both here and in {comparison.baseline.label}, one by one:")
+        lone = any(paired.num_pairs == 1 for paired in comparison.paired_requests)
+        parts.append(
+            f"Requests that finished both here and in {comparison.baseline.label}, one by one"
+            f"{' (one pair of runs has no interval)' if lone else ''}:"
+        )
         parts.append(table_of(paired, "run", ["requests", *headers]))
     return "\n\n".join(parts)
 
@@ -74,13 +78,18 @@ def _shares_and_change(paired: PairedRequests) -> list[str]:
 
 
 def csv_text(comparison: Comparison) -> str:
-    """`Comparison.rows` under a header, as RFC 4180 has it; an empty cell for None."""
+    """`Comparison.rows` under a header, quoted as RFC 4180 has it; an empty cell for None."""
     text = io.StringIO(newline="")
-    writer = csv.writer(text)
+    writer = csv.writer(text, lineterminator="\n")
     writer.writerow(Row._fields)
     for row in comparison.rows:
         cells = row._asdict()
         if row.paired is not None:
             cells["paired"] = "true" if row.paired else "false"
         writer.writerow(cells.values())
-    return text.getvalue()
+    return encodable(text.getvalue())
+
+
+def encodable(text: str) -> str:
+    """With "?" for what UTF-8 lacks, such as the bytes of a folder's name that are none."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -4,27 +4,21 @@ and what must be known before the figures are believed. Pure functions of loaded
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from sarathi.metrics.bootstrap import (
-    Interval,
-    mean_interval,
-    relative_change,
-    relative_change_interval,
-    serial_mean_interval,
-)
-from sarathi.metrics.compared_groups import Entry, differing_settings
-from sarathi.metrics.compared_run import ComparedRun, have_same_seeds, workload_differences
-from sarathi.metrics.comparison_warnings import find_warnings
+from sarathi.comparison.bootstrap import Interval, mean_interval, relative_change, relative_change_interval
+from sarathi.comparison.groups import Entry, differing_settings
+from sarathi.comparison.run import ComparedRun, RunPair, have_same_seeds, workload_differences
+from sarathi.comparison.warnings import find_warnings
 from sarathi.metrics.headline import E2E, METRICS, TTFT, Metric
 
 PAIRED_METRICS = (E2E, TTFT)
 _SAME_TIME = 1e-9  # seconds; what is closer is neither faster nor slower
-RunPair = tuple[ComparedRun, ComparedRun]  # of the baseline, and of what is compared with it
 
 
 class Row(NamedTuple):
@@ -52,8 +46,8 @@ class Row(NamedTuple):
 class PairedRequests(NamedTuple):
     """Requests that finished both in a run and in the baseline's, compared one by one; means over pairs of runs.
 
-    Times in seconds; `difference` is the run's minus the baseline's. The intervals are over requests where `num_pairs`
-    is 1, else over pairs of runs.
+    Times in seconds; `difference` is the run's minus the baseline's. The intervals are over pairs of runs, None of one:
+    requests of a run are no independent samples.
     """
 
     label: str
@@ -81,27 +75,31 @@ class Comparison:
     warnings: list[str]
 
     def row(self, label: str, metric: Metric) -> Row:
-        return next(row for row in self.rows if (row.label, *row[1:3]) == (label, metric.name, metric.statistic))
+        return self._by_metric[label, metric.name, metric.statistic]
+
+    @cached_property
+    def _by_metric(self) -> dict[tuple[str, str, str], Row]:
+        return {(row.label, row.metric, row.statistic): row for row in self.rows}
 
 
 def compare_entries(entries: Sequence[Entry], baseline: Entry) -> Comparison:
     """Every entry against `baseline`, which is one of them."""
     rows: list[Row] = []
     paired: list[PairedRequests] = []
+    paired_rows: list[Row] = []
     pairs_of: dict[str, list[RunPair]] = {}
     for entry in entries:
-        is_apart = not {id(run) for run in entry.runs} & {id(run) for run in baseline.runs}
+        is_apart = not entry.shares_runs(baseline)
         pairs = pairs_of[entry.label] = find_pairs(baseline, entry) if is_apart else []
         rows += [_row(metric, entry, baseline if is_apart else None, baseline.label, pairs) for metric in METRICS]
         if pairs := pairs or (_same_requests(baseline, entry) if is_apart else []):
             found = [paired_requests(entry.label, metric, pairs) for metric in PAIRED_METRICS]
-            paired += [one for one in found if one is not None]
-    for one in paired:
-        rows += _paired_rows(one, baseline.label, len(next(e for e in entries if e.label == one.label).runs))
+            paired += (known := [one for one in found if one is not None])
+            paired_rows += [row for one in known for row in _paired_rows(one, baseline.label, len(entry.runs))]
     return Comparison(
         entries=list(entries),
         baseline=baseline,
-        rows=rows,
+        rows=rows + paired_rows,
         paired_requests=paired,
         settings=differing_settings(entries),
         warnings=find_warnings(entries, baseline, pairs_of),
@@ -173,8 +171,7 @@ def paired_requests(label: str, metric: str, pairs: Sequence[RunPair]) -> Paired
 
     def over_pairs(columns: Sequence[np.ndarray]) -> tuple[float, Interval | None]:
         means = np.array([values.mean() for values in columns])
-        interval: Callable[[np.ndarray], Interval | None] = serial_mean_interval if len(pairs) == 1 else mean_interval
-        return float(means.mean()), interval(columns[0] if len(pairs) == 1 else means)
+        return float(means.mean()), mean_interval(means)
 
     return PairedRequests(
         label,
@@ -190,12 +187,11 @@ def paired_requests(label: str, metric: str, pairs: Sequence[RunPair]) -> Paired
 
 
 def _common(metric: str, a: ComparedRun, b: ComparedRun) -> tuple[np.ndarray, np.ndarray]:
-    """The column in both runs, of requests that have it in both, in their order of arrival in `a`."""
+    """The column in both runs, of requests that have it in both, in one order."""
     _, i, j = np.intersect1d(
         a.finished["request_id"], b.finished["request_id"], assume_unique=True, return_indices=True
     )
-    order = np.argsort(i)
-    before, after = a.finished[metric][i[order]], b.finished[metric][j[order]]
+    before, after = a.finished[metric][i], b.finished[metric][j]
     known = np.isfinite(before) & np.isfinite(after)
     return before[known], after[known]
 

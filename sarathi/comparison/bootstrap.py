@@ -58,28 +58,6 @@ def relative_change_interval(baseline: np.ndarray, values: np.ndarray, *, paired
     return _expanded_percentile(100 * (after / before - 1), min(n, m))
 
 
-def block_length(num_values: int) -> int:
-    """Of `serial_mean_interval`: the square root, rounded down."""
-    return math.isqrt(num_values)
-
-
-def serial_mean_interval(values: np.ndarray) -> Interval | None:
-    """Of the mean of `values` in an order in which neighbours depend on each other; None for fewer than four.
-
-    Circular block bootstrap (Politis and Romano, 1992): blocks of `block_length` neighbours are drawn, the end joined
-    to the start. Values further apart than that count as independent.
-    """
-    n = len(values)
-    if n < 4:
-        return None
-    length = block_length(n)
-    sums = np.cumsum(np.concatenate([[0.0], values, values[: length - 1]]))
-    block_means = (sums[length:] - sums[:-length]) / length
-    num_blocks = math.ceil(n / length)
-    draws = np.random.default_rng(_SEED).integers(n, size=(NUM_RESAMPLES, num_blocks))
-    return _expanded_percentile(block_means[draws].mean(axis=1), num_blocks)
-
-
 def _expanded_percentile(resampled: np.ndarray, n: int) -> Interval:
     """`resampled`: the statistic of each resample; `n`: how many independent draws each consists of, 2 or more."""
     tail = NormalDist().cdf(-math.sqrt(n / (n - 1)) * _t_quantile((1 + LEVEL) / 2, n - 1))

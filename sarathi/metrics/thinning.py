@@ -1,4 +1,4 @@
-"""Which of many points a page shows, and how that is said. Knows arrays, not what they mean nor how they are drawn."""
+"""Which of many points a plot shows, and how that is said. Knows arrays, not what they mean nor how they are drawn."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ Counted = tuple[np.ndarray, np.ndarray]  # distinct values, ascending, and how o
 MAX_POINTS = 4000  # of a scatter
 NUM_HIGHEST = 100  # points of a thinned scatter that are never left out
 MAX_CDF_POINTS = 1500
+MIN_IN_MEDIAN = 8  # fewer values than that have no median drawn
 
 
 def rounded(values: np.ndarray, digits: int = 6) -> list[float | None]:
@@ -51,6 +52,15 @@ def binned(
     if reduce == "mean":
         return edges, np.add.reduceat(values, starts) / counts
     return edges, np.array([np.median(values[a : a + n]) for a, n in zip(starts, counts, strict=True)])
+
+
+def medians_by_doubling(lengths: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(middle of each doubling of `lengths` in which enough finite `values` lie; their median)."""
+    known = np.isfinite(values) & (lengths > 0)
+    values, doubling = values[known], np.floor(np.log2(lengths[known]))
+    doublings, counts = np.unique(doubling, return_counts=True)
+    doublings = doublings[counts >= MIN_IN_MEDIAN]
+    return 2.0 ** (doublings + 0.5), np.array([np.median(values[doubling == one]) for one in doublings], dtype=float)
 
 
 def distinct(values: np.ndarray | Counted) -> tuple[np.ndarray, np.ndarray]:

@@ -21,7 +21,8 @@ _SILENT_METRICS = ("wandb_", "write_metrics", "plots", "report", "enable_chrome_
 _NOT_A_SEED = "model_config.seed"  # of dummy weights and sampling: no generator's, and never left to the run's
 _SAME_TIME = 1e-6  # seconds
 _ASKED = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
-PROMPT_LENGTH = "request_num_prefill_tokens"
+PROMPT_LENGTH, OUTPUT_LENGTH = "request_num_prefill_tokens", "request_num_decode_tokens"
+_COLUMNS = ("request_id", "status", "arrival_time", PROMPT_LENGTH, OUTPUT_LENGTH, E2E, TTFT, TPOT)
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Workload:
 @dataclass(frozen=True)
 class ComparedRun:
     """`settings`: config.yaml by dotted key, without seeds and what changes no result. `seeds`: likewise, those left
-    to the run resolved. `finished`: columns of finished requests in order of arrival, request_id among them.
+    to the run resolved. `finished`: columns of finished requests, request_id among them.
     `token_gaps`: (seconds, counts)."""
 
     path: Path
@@ -49,23 +50,29 @@ class ComparedRun:
     finished: dict[str, np.ndarray]
     token_gaps: tuple[np.ndarray, np.ndarray]
 
+    def count(self, what: str) -> int:
+        """`num_<what>` of the summary; 0 where it has none."""
+        return int(self.summary.get(f"num_{what}") or 0)
+
+
+RunPair = tuple[ComparedRun, ComparedRun]  # of the baseline, and of what is compared with it
+
 
 def load_run(path: Path) -> ComparedRun:
     """The run in folder `path`. Raises ValueError, one line that names the folder and what is missing or broken."""
-    folder = read_run(path)
+    folder = read_run(path, _COLUMNS)
     try:
-        status, arrival = folder.requests["status"], folder.requests["arrival_time"]
-        finished = np.flatnonzero(status == "finished")
-        finished = finished[np.argsort(arrival[finished], kind="stable")]
-        kept = ("request_id", "arrival_time", PROMPT_LENGTH, E2E, TTFT, TPOT)
-        columns = {name: folder.requests[name][finished] for name in kept}
+        finished = folder.requests["status"] == "finished"
+        columns = {name: folder.requests[name][finished] for name in ("request_id", PROMPT_LENGTH, E2E, TTFT, TPOT)}
         scheduler = str(folder.summary["scheduler"])
         workload = _workload(folder)
+        token_gaps = folder.token_gaps
     except KeyError as error:
-        raise ValueError(f"{path}: summary.json, requests.csv or requests.json lacks {error}") from None
-    if len(np.unique(workload.request_ids)) < len(workload.request_ids):
-        raise ValueError(f"{path}: a request id stands twice, so that requests cannot be told apart")
+        raise ValueError(f"{path}: its summary.json, requests.json or a table lacks {error}") from None
     columns["request_id"] = columns["request_id"].astype(str)
+    for ids in (workload.request_ids, columns["request_id"]):
+        if len(np.unique(ids)) < len(ids):
+            raise ValueError(f"{path}: a request id stands twice, so that requests cannot be told apart")
     settings, seeds = _settings_and_seeds(folder.config, folder.summary)
     return ComparedRun(
         path=path,
@@ -74,7 +81,7 @@ def load_run(path: Path) -> ComparedRun:
         summary=folder.summary,
         workload=workload,
         finished=columns,
-        token_gaps=folder.token_gaps,
+        token_gaps=token_gaps,
     )
 
 
@@ -86,12 +93,14 @@ def _workload(folder: RunFolder) -> Workload:
             rows = json.loads(path.read_text(encoding="utf-8"))
             ids = np.array([str(row["request_id"]) for row in rows], dtype=str)
             columns = [np.array([row[name] for row in rows], dtype=float) for name in _ASKED]
-        except (OSError, ValueError, TypeError) as error:
-            raise ValueError(f"{path} is broken ({str(error).splitlines()[0]})") from None
+            if any(column.ndim != 1 for column in columns):
+                raise ValueError("a cell is a list")
+        except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise ValueError(f"{path} is broken ({error})") from None
     else:
         table = folder.requests
         ids = table["request_id"].astype(str)
-        output = np.where(table["status"] == "finished", table["request_num_decode_tokens"], np.nan)
+        output = np.where(table["status"] == "finished", table[OUTPUT_LENGTH], np.nan)
         columns = [table["arrival_time"], table[PROMPT_LENGTH], output]
     order = np.argsort(ids)
     return Workload(ids[order], *(column[order] for column in columns))
