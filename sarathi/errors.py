@@ -76,8 +76,8 @@ def told_if_incomplete(path: Path, how: str = "") -> Iterator[None]:
 
 
 def one_line(text: str) -> str:
-    """A message without line breaks, its middle left out where it is very long."""
-    return _cut(" ".join(text.splitlines()), MAX_MESSAGE)
+    """A message that any terminal takes: without line breaks and halves of characters, cut where it is very long."""
+    return _cut(" ".join(text.splitlines()).encode("utf-8", "backslashreplace").decode(), MAX_MESSAGE)
 
 
 def _cut(text: str, length: int) -> str:

@@ -214,7 +214,7 @@ def check_value(config_type: type[Config], name: str, value: Any) -> Any:
 
 
 def is_clean_text(value: object) -> bool:
-    """Whether this is text that can name a file: no NUL, no half of a character, as stray bytes of an argument become."""
+    """Whether this is text that can name a file: without NUL and halves of characters, as stray bytes become."""
     try:
         return isinstance(value, str) and "\0" not in value and bool(value.encode())
     except UnicodeEncodeError:
