@@ -58,12 +58,14 @@ def test_upstreams_loop(folder: Path, tmp_path: Path) -> None:
             cache_config=c.CacheConfig(num_gpu_blocks=50),
             scheduler_config=c.SarathiSchedulerConfig(chunk_size=8, max_num_seqs=4),
             replica_config=c.ReplicaConfig(output_dir=str(tmp_path / "out")),
-            metrics_config=c.MetricsConfig(enable_chrome_trace=True),
+            metrics_config=c.MetricsConfig(enable_chrome_trace=True, enable_cpu_op_level_metrics=True),
+            slo_config=c.SloConfig(ttft=1000, classes={"hurried": {"ttft": 1e-9}}),
         )
     )
     prompts = real.random_prompts([5, 20, 3], VOCAB)
-    for i, prompt in enumerate(prompts):
-        assert engine.add_request(None, params(max_tokens=4), prompt_token_ids=prompt, seq_id=f"r{i}") == f"r{i}"
+    for i, (prompt, tenant) in enumerate(zip(prompts, ("", "hurried", ""), strict=True)):
+        settings = {"prompt_token_ids": prompt, "seq_id": f"r{i}", "tenant": tenant}
+        assert engine.add_request(None, params(max_tokens=4), **settings) == f"r{i}"
     assert engine.get_num_unfinished_requests() == 3
     outputs = run(engine)
     assert engine.get_num_unfinished_requests() == 0
@@ -77,7 +79,9 @@ def test_upstreams_loop(folder: Path, tmp_path: Path) -> None:
     summary = engine.plot_metrics()
     assert summary["num_finished"] == 3 and summary["simulated"] is False and summary["device"] == "cpu"
     files = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {"requests.csv", "rounds.csv", "summary.json", "chrome_trace.json", "plots"} <= files
+    assert {"requests.csv", "rounds.csv", "summary.json", "chrome_trace.json", "plots", "report.html"} <= files
+    assert summary["slo"]["num_with_target"] == 3 and summary["slo"]["num_met"] == 2
+    assert summary["slo"]["classes"]["hurried"]["share_met"] == 0 and summary["cpu_operators"]["schedule"]["mean"] > 0
     engine.shutdown()
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sarathi.comparison.groups import Entry
     from sarathi.comparison.run import ComparedRun
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("compare")  # __name__ is "__main__" where this is the command
 PROGRAM = "python -m sarathi.benchmark.compare"
 OWN_FILES = ("comparison.csv", "comparison.html", "comparison.png")  # the last by the shootout
 ABOUT = """Runs beside each other: a table here, comparison.csv, and comparison.html to look at.

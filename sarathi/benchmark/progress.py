@@ -11,13 +11,15 @@ from typing import Any
 
 @contextmanager
 def progress_bar(total: int, label: str, unit: str, *, enabled: bool = True) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr; what it yields takes the number of `unit`s that are done.
+    """A bar on stderr; what it yields takes the number of `unit`s that are done. Lines logged meanwhile stand above it.
 
     Drawn from the first such number on, so that an error before it stands alone. Without tqdm there is no bar.
     """
     if not enabled or importlib.util.find_spec("tqdm") is None:
         yield lambda num_done: None
         return
+    from tqdm.contrib.logging import logging_redirect_tqdm
+
     bar: Any = None
 
     def update(num_done: int) -> None:
@@ -27,7 +29,8 @@ def progress_bar(total: int, label: str, unit: str, *, enabled: bool = True) -> 
         bar.update(num_done - bar.n)
 
     try:
-        yield update
+        with logging_redirect_tqdm():
+            yield update
     finally:
         if bar is not None:
             bar.close()

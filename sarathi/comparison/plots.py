@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -11,11 +12,13 @@ from sarathi.comparison.groups import Entry
 from sarathi.comparison.run import PROMPT_LENGTH
 from sarathi.metrics.headline import E2E, METRICS, TPOT, TTFT
 from sarathi.metrics.html.figures import (
+    COLORS,
     MAX_CDF_POINTS,
-    MAX_IN_A_ROW,
     Counted,
+    Figure,
     bars,
     cdf,
+    has_long_tail,
     lines,
     plotly_text,
     scatter,
@@ -29,20 +32,51 @@ _BY_LABEL = {metric.label: metric for metric in METRICS}
 
 
 def add_plots(page: Page, comparison: Comparison) -> None:
-    page.add_section(
+    _add_section(
+        page,
+        comparison,
         "Distributions",
-        "Finished requests; those of all seeds of a row together. A click on a name in a legend hides its line. Of a "
-        f"line with more than {MAX_CDF_POINTS:,} steps as many are drawn, more of them in the tail.",
+        "Finished requests; those of all seeds of a row together. A click on a name in the legend hides it, a double "
+        f"click all others. Of a line with more than {MAX_CDF_POINTS:,} steps as many are drawn, more of them in the "
+        "tail.",
     )
     _add_cdfs(page, comparison.entries)
-    page.add_section("Percentiles and prompt lengths")
+    _add_section(page, comparison, "Percentiles and prompt lengths")
     for title, metric in (("Time to first token", TTFT), ("End-to-end time", E2E)):
         _add_ratio(page, comparison, title, metric)
     _add_ttft_by_prompt_length(page, comparison.entries)
-    page.add_section("Latency against fairness", "A point is a run: to the left is faster.")
-    _add_fairness(page, comparison.entries, "slowdown max", "worst slowdown (E2E / execution), lower is fairer")
-    _add_fairness(page, comparison.entries, "slowdown Jain", "Jain index of slowdown, 1 is even")
+    _add_section(page, comparison, "Latency against fairness", "A point is a run: to the left is faster.")
+    caption = "Slowdown is end-to-end time over execution time. Best is low and to the left."
+    _add_fairness(page, comparison.entries, "slowdown max", "worst slowdown", caption)
+    caption = "Jain's index of slowdown: 1 where all requests are slowed down alike. Best is high and to the left."
+    _add_fairness(page, comparison.entries, "slowdown Jain", "Jain index", caption)
     _add_slo(page, comparison)
+
+
+def _add_section(page: Page, comparison: Comparison, heading: str, text: str = "") -> None:
+    """A section whose figures share a legend."""
+    page.add_section(heading, text)
+    num = len(COLORS)
+    page.add_legend((entry.label, COLORS[i % num], i // num, i // num) for i, entry in enumerate(comparison.entries))
+
+
+def _add_figure(
+    page: Page, figure: Figure, caption: str, title: str, *, log_switch: Literal["x", "y", "xy"], wide: bool = False
+) -> None:
+    figure["layout"]["showlegend"] = False  # the section has one
+    page.add_figure(figure, caption, title=title, wide=wide, log_switch=log_switch)
+
+
+def _start_in_log(figure: Figure, axes: Literal["x", "y", "xy"]) -> None:
+    """Make the axes logarithmic where one of them has values far beyond most."""
+    values = [_numbers(value for trace in figure["data"] for value in trace[axis]) for axis in axes]
+    if any(len(one) and has_long_tail(float(np.median(one)), float(one.max())) for one in values):
+        for axis in axes:
+            figure["layout"][f"{axis}axis"]["type"] = "log"
+
+
+def _numbers(values: Iterable[float | None]) -> np.ndarray:
+    return np.array([value for value in values if value is not None], dtype=float)
 
 
 def _add_cdfs(page: Page, entries: Sequence[Entry]) -> None:
@@ -64,7 +98,7 @@ def _add_cdf(page: Page, series: dict[str, np.ndarray | Counted], title: str, un
         return
     figure = cdf(series, title.lower(), unit, scale=1e3 if unit == "ms" else 1.0, log_x=True)
     span = " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
-    page.add_figure(figure, f"{span} values in each", title=title, wide=len(series) > MAX_IN_A_ROW)
+    _add_figure(page, figure, f"{span} values in each", title, log_switch="x")
 
 
 def _add_ratio(page: Page, comparison: Comparison, title: str, metric: str) -> None:
@@ -80,11 +114,13 @@ def _add_ratio(page: Page, comparison: Comparison, title: str, metric: str) -> N
             with np.errstate(divide="ignore", invalid="ignore"):
                 series[entry.label] = _PERCENTILES, np.percentile(values, _PERCENTILES) / below
     hover = "P%{x}: %{y:.3~f} times the baseline's"
-    figure = lines(series, "percentile", f"{title.lower()}, as a multiple of the baseline's", hover)
+    figure = lines(series, "percentile", "times the baseline", hover)
+    _start_in_log(figure, "y")
     caption = (
-        f"P1 to P99; {comparison.baseline.label} is 1. Below 1 is faster. Not the same requests at each percentile."
+        f"{title} of P1 to P99 as a multiple of that of {comparison.baseline.label}, which is 1; below 1 is faster. "
+        "Not the same requests at each percentile."
     )
-    page.add_figure(figure, caption, title=f"{title}, percentile by percentile", log_switch="y")
+    _add_figure(page, figure, caption, f"{title}, percentile by percentile", log_switch="y")
 
 
 def _add_ttft_by_prompt_length(page: Page, entries: Sequence[Entry]) -> None:
@@ -92,14 +128,14 @@ def _add_ttft_by_prompt_length(page: Page, entries: Sequence[Entry]) -> None:
         entry.label: medians_by_doubling(_pooled(entry, PROMPT_LENGTH), _pooled(entry, TTFT)) for entry in entries
     }
     hover = "about %{x:,.0f} tokens: %{y:,.4~r} s"
-    x_label, y_label = "prompt length (tokens), log scale", "median time to first token (s)"
-    figure = lines(series, x_label, y_label, hover, log_x=True, markers=True)
+    figure = lines(series, "prompt length (tokens), log scale", "median TTFT (s)", hover, log_x=True, markers=True)
     if figure["data"]:
+        _start_in_log(figure, "y")
         caption = f"Median of each doubling of the prompt length; fewer than {MIN_IN_MEDIAN} requests have none"
-        page.add_figure(figure, caption, title="Time to first token by prompt length", wide=True, log_switch="y")
+        _add_figure(page, figure, caption, "Time to first token by prompt length", log_switch="y", wide=True)
 
 
-def _add_fairness(page: Page, entries: Sequence[Entry], label: str, y_label: str) -> None:
+def _add_fairness(page: Page, entries: Sequence[Entry], label: str, y_label: str, caption: str) -> None:
     latency, evenness = _BY_LABEL["TTFT mean s"], _BY_LABEL[label]
     series, texts = {}, {}
     for entry in entries:
@@ -110,7 +146,9 @@ def _add_fairness(page: Page, entries: Sequence[Entry], label: str, y_label: str
     hover = "mean TTFT %{x:,.4~r} s<br>%{y:,.4~r}"
     labels = "mean time to first token (s)", y_label
     figure = scatter(series, *labels, hover, texts=texts, from_zero=False, large=True)
-    page.add_figure(figure, title=f"Mean TTFT and {label}")
+    axes: Literal["x", "xy"] = "x" if label == "slowdown Jain" else "xy"  # of an index from 0 to 1 linear says more
+    _start_in_log(figure, axes)
+    _add_figure(page, figure, caption, f"Mean TTFT and {label}", log_switch=axes)
 
 
 def _add_slo(page: Page, comparison: Comparison) -> None:
@@ -123,7 +161,7 @@ def _add_slo(page: Page, comparison: Comparison) -> None:
         )
         return
     names = [entry.label for entry in comparison.entries]
-    figure = bars(names, shares, "", "share of requests with a target (%)", "%{y:.1f} %")
+    figure = bars(names, shares, "", "share of requests (%)", "%{y:.1f} %")
     caption = "Of all requests with a target, the unfinished ones among them; means over seeds"
     page.add_figure(figure, caption, title="Targets met")
     goodput = {"goodput": _values_of(comparison, "goodput req/s")}

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 DPI = 110
 BLUE, ORANGE, GREEN, RED, GREY = "#3b6fb6", "#e8833a", "#3a9a6e", "#c8443f", "#6b7280"
-COLORS = (BLUE, ORANGE, GREEN, RED, "#8465b5", "#8c6248", "#d774b0", "#4bb3c3", "#a3a531", "#333333")
+COLORS = (
+    *(BLUE, ORANGE, GREEN, RED, "#8465b5", "#8c6248", "#d774b0", "#4bb3c3"),
+    *("#a3a531", "#7d8794", "#e0b000", "#7fb0ee", "#7bcf8f", "#a33d75"),
+)  # on white and on dark ground
 LINE_STYLES = ("-", "--", ":")  # the next one where the colours have run out
 
 

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 PANEL = 4.6  # inches, the width of a panel
 MARKERS = "osD^vP"
+FLOOR = 1e-3  # seconds, where a logarithmic axis begins: one delay of microseconds would flatten all others
 
 
 def plot_capacity(outcomes: Sequence[Outcome], slos: Sequence[Slo], path: Path) -> None:
     """Draw every finished probe, each objective's limit, and a dotted line at each job's capacity.
 
-    Points without a finite value (requests unfinished at the time limit) stand at the upper edge, hollow.
+    Points without a finite value (requests unfinished at the time limit) stand at the upper edge, hollow; those below
+    FLOOR of a logarithmic axis at its lower edge.
     """
     from matplotlib.figure import Figure
 
@@ -52,7 +54,8 @@ def plot_capacity(outcomes: Sequence[Outcome], slos: Sequence[Slo], path: Path) 
 
 def _panel(ax: Axes, outcomes: Sequence[Outcome], slo: Slo) -> None:
     values = [value for o in outcomes for p in o.probes if (value := p.figures[slo.quantity]) and value < math.inf]
-    low, high = min([*values, slo.limit]), max([*values, slo.limit])
+    floor = min(FLOOR, slo.limit / 10)
+    low, high = max(min([*values, slo.limit]), floor), max([*values, slo.limit])
     is_wide = high > 30 * low
     top = high * (2 if is_wide else 1.15)
     if is_wide:
@@ -63,7 +66,7 @@ def _panel(ax: Axes, outcomes: Sequence[Outcome], slo: Slo) -> None:
         if not points:
             continue
         rates = [rate for rate, _ in points]
-        heights = [min(value, top) for _, value in points]
+        heights = [min(max(value, floor) if is_wide else value, top) for _, value in points]
         marker = MARKERS[i % len(MARKERS)]
         ax.plot(rates, heights, style, color=color, linewidth=1.5, marker=marker, markersize=4, label=outcome.job.key)
         lost = [rate for rate, value in points if value == math.inf]
@@ -81,7 +84,7 @@ def _panel(ax: Axes, outcomes: Sequence[Outcome], slo: Slo) -> None:
     ax.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:e}"[0] in "235" else "")
     if is_wide:
         ax.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
-    ax.set_ylim(top=top) if is_wide else ax.set_ylim(0, top)
+    ax.set_ylim(low / 1.5, top) if is_wide else ax.set_ylim(0, top)
     ax.set(xlabel="rate (requests/s)", ylabel=f"{slo.label} (s)")
 
 

@@ -287,5 +287,6 @@ def _figure(traces: list[dict[str, Any]], x_label: str, y_label: str, **layout: 
     xaxis = {"title": {"text": x_label}, **layout.pop("xaxis", {})}
     yaxis = {"title": {"text": y_label}, "separatethousands": True, **layout.pop("yaxis", {})}
     if len(traces) > MAX_IN_A_ROW:
-        layout["legend"] = {"orientation": "v", "x": 1.02, "xanchor": "left", "y": 1, "yanchor": "top"}
+        beside = {"orientation": "v", "x": 1.02, "xanchor": "left", "y": 1, "yanchor": "top"}
+        layout["legend"] = {**beside, "maxheight": 275}  # pixels, down to the plot's lower edge
     return {"data": traces, "layout": {"xaxis": xaxis, "yaxis": yaxis, **layout}}

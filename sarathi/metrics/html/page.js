@@ -82,8 +82,39 @@
       if (!div.data) return;
       const on = button.getAttribute("aria-pressed") !== "true";
       button.setAttribute("aria-pressed", String(on));
-      const axis = `${button.dataset.axis}axis`;
-      Plotly.relayout(div, { [`${axis}.type`]: on ? "log" : "linear", [`${axis}.autorange`]: true });
+      const changes = {};
+      for (const axis of button.dataset.axis) {
+        changes[`${axis}axis.type`] = on ? "log" : "linear";
+        changes[`${axis}axis.autorange`] = true;
+      }
+      Plotly.relayout(div, changes);
+    });
+  }
+
+  // Legends that sections share.
+  const keys = [...document.querySelectorAll(".legend button")];
+  const isShown = (key) => key.getAttribute("aria-pressed") === "true";
+  const withKeys = plots.filter((div) => div.closest("section").querySelector(".legend"));
+
+  function show(names) {
+    for (const key of keys) key.setAttribute("aria-pressed", String(names.has(key.dataset.name)));
+    for (const div of withKeys.filter((div) => div.data)) {
+      Plotly.restyle(div, { visible: div.data.map((trace) => names.has(trace.name)) });
+    }
+  }
+
+  for (const key of keys) {
+    const name = key.dataset.name;
+    const shown = () => new Set(keys.filter(isShown).map((other) => other.dataset.name));
+    key.addEventListener("click", () => {
+      const names = shown();
+      if (!names.delete(name)) names.add(name);
+      show(names);
+    });
+    key.addEventListener("dblclick", () => { // after two clicks, which leave all as it was
+      const names = shown();
+      const alone = names.size === 1 && names.has(name);
+      show(new Set(alone ? keys.map((other) => other.dataset.name) : [name]));
     });
   }
 

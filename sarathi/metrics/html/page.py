@@ -76,6 +76,14 @@ class Page:
             tiles.append(f"<div><dt>{html.escape(label)}</dt><dd>{html.escape(value)}</dd>{small}</div>")
         self._add(f'<dl class="numbers">{"".join(tiles)}</dl>')
 
+    def add_legend(self, items: Iterable[tuple[str, str, int, int]]) -> None:
+        """One legend for the section's figures, of (name, color, index of the dash, index of the shape); it stays in
+        sight while they scroll by. A click hides or shows the traces of that name in all such sections, a double click
+        all others. The figures' own legends are for the caller to leave out.
+        """
+        keys = "".join(map(_legend_key, items))
+        self._add(f'<div class="legend" role="group" aria-label="Legend">{keys}</div>')
+
     def add_table(
         self,
         headers: Sequence[str],
@@ -110,17 +118,16 @@ class Page:
         *,
         title: str = "",
         wide: bool = False,
-        log_switch: Literal["", "x", "y"] = "",
+        log_switch: Literal["", "x", "y", "xy"] = "",
     ) -> None:
         """A plotly figure {"data": [...], "layout": {...}}; two stand side by side unless `wide`.
 
-        `log_switch` names the axis that gets a button between linear and log scale; the figure's layout says which it
-        starts with. Texts within the figure are for
-        `figures.plotly_text` to escape.
+        `log_switch` names the axis, or both, that a button switches between linear and log scale; the figure's layout
+        says which it starts with. Texts within the figure are for `figures.plotly_text` to escape.
         """
         i = len(self._figures)
         self._figures.append(figure)
-        is_log = figure["layout"].get(f"{log_switch}axis", {}).get("type") == "log"
+        is_log = all(figure["layout"].get(f"{axis}axis", {}).get("type") == "log" for axis in log_switch)
         heading = f'<h3 id="figure-{i}-title">{html.escape(title)}</h3>' if title else ""
         button = (
             f'<button type="button" class="log" data-axis="{log_switch}" '
@@ -193,6 +200,21 @@ def _cell(cell: Cell) -> str:
         attributes += f' data-sort="{float(cell.value)}"'
     text = html.escape(cell.text)
     return f"<td{attributes}>" + (f'<a href="{html.escape(cell.href)}">{text}</a>' if cell.href else text) + "</td>"
+
+
+_DASHES = ("", ' stroke-dasharray="6 3"', ' stroke-dasharray="2 3"')
+_SHAPES = ("M9 6a4 4 0 1 0 8 0a4 4 0 1 0 -8 0", "M9 2h8v8h-8z", "M13 1l5 5l-5 5l-5 -5z")
+
+
+def _legend_key(item: tuple[str, str, int, int]) -> str:
+    name, color, dash, shape = item
+    line = f'<path d="M0 6h26" stroke="{color}" stroke-width="2"{_DASHES[dash % len(_DASHES)]}/>'
+    mark = f'<path d="{_SHAPES[shape % len(_SHAPES)]}" fill="{color}"/>'
+    swatch = f'<svg width="26" height="12" aria-hidden="true">{line}{mark}</svg>'
+    return (
+        f'<button type="button" aria-pressed="true" data-name="{html.escape(html.escape(name, quote=False))}">'
+        f"{swatch} {html.escape(name)}</button>"
+    )
 
 
 _N = ' class="n"'

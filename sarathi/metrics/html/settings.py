@@ -23,7 +23,7 @@ class _Row(NamedTuple):
 
 def add_settings(page: Page, config: Mapping[str, Any]) -> None:
     """Two tables of what config.yaml holds; settings that this version no longer declares have no default."""
-    rows = list(_walk(config, BenchmarkConfig, ""))
+    rows = list(_walk(config, BenchmarkConfig, "run"))
     changed = [row for row in rows if row.value != row.default]
     headers = ["component", "setting", "value", "default", "meaning"]
     if changed:
@@ -62,7 +62,7 @@ def _walk(content: Mapping[str, Any], config_type: type[Config] | None, group: s
             yield from _walk(value, metadata.get("component"), name)
             continue
         chosen = value.get("type")
-        yield _Row(name, "type", chosen, choice.default, choice.help.rstrip("."))
+        yield _Row(name, "type", chosen, choice.resolve(choice.default), choice.help.rstrip("."))
         rest = {key: item for key, item in value.items() if key != "type"}
         yield from _walk(rest, choice.types.get(str(chosen)), name)
 
