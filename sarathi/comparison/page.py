@@ -1,4 +1,4 @@
-"""The page of a comparison: warnings first, then tables of means and changes. Its figures are comparison_plots'."""
+"""The page of a comparison: warnings first, then tables of means and changes. Its figures are those of `plots`."""
 
 from __future__ import annotations
 
@@ -75,9 +75,11 @@ def _used_metrics(comparison: Comparison) -> list[Metric]:
 
 def _add_changes(page: Page, comparison: Comparison) -> None:
     others = [entry for entry in comparison.entries if entry is not comparison.baseline]
+    ways = [_way(comparison, entry) for entry in others]
+    same = ways[0] if len(set(ways)) == 1 else ""
     page.add_section(
         "Change against the baseline",
-        f"Percent of {comparison.baseline.label}. Green is better, red is worse: less time, more throughput, more even "
+        f"Percent of {comparison.baseline.label}{same and f', runs {same}'}. Green is better, red is worse: less time, more throughput, more even "
         "treatment. Grey: the interval holds 0, or neither direction is better. A change without an interval has no "
         f"colour: it may be chance. {_METHOD}",
     )
@@ -86,15 +88,13 @@ def _add_changes(page: Page, comparison: Comparison) -> None:
         base = comparison.row(comparison.baseline.label, metric)
         cells: list[Value] = [_change(metric, comparison.row(entry.label, metric)) for entry in others]
         rows.append([_unbroken(metric.label), _shown(base.value, metric.show(base.value)), *cells])
-    page.add_table(["metric", comparison.baseline.label, *(_heading(comparison, entry) for entry in others)], rows)
+    headings = [e.label if same or not way else f"{e.label} ({way})" for e, way in zip(others, ways, strict=True)]
+    page.add_table(["metric", comparison.baseline.label, *headings], rows)
 
 
-def _heading(comparison: Comparison, entry: Entry) -> str:
-    """Says how the entry's changes came about."""
-    row = comparison.row(entry.label, METRICS[0])
-    if row.paired is None:
-        return entry.label
-    return f"{entry.label} ({'paired by seed' if row.paired else 'not paired'})"
+def _way(comparison: Comparison, entry: Entry) -> str:
+    """How the entry's changes came about."""
+    return {None: "", True: "paired by seed", False: "not paired"}[comparison.row(entry.label, METRICS[0]).paired]
 
 
 def _change(metric: Metric, row: Row) -> Cell:
@@ -146,7 +146,7 @@ def _paired_row(paired: PairedRequests) -> list[Value]:
     around = "" if change is None else f" [{_signed(change.low, 3)}, {_signed(change.high, 3)}]"
     return [
         paired.label,
-        {E2E: "end to end", TTFT: "to first token"}[paired.metric],
+        _unbroken({E2E: "end to end", TTFT: "to first token"}[paired.metric]),
         float(paired.num_requests),
         float(paired.num_pairs),
         paired.baseline_mean,

@@ -13,6 +13,7 @@ from sarathi.comparison.run import PROMPT_LENGTH
 from sarathi.metrics.headline import E2E, METRICS, TPOT, TTFT
 from sarathi.metrics.html.figures import (
     COLORS,
+    LONG_TAIL,
     MAX_CDF_POINTS,
     Counted,
     Figure,
@@ -115,7 +116,10 @@ def _add_ratio(page: Page, comparison: Comparison, title: str, metric: str) -> N
                 series[entry.label] = _PERCENTILES, np.percentile(values, _PERCENTILES) / below
     hover = "P%{x}: %{y:.3~f} times the baseline's"
     figure = lines(series, "percentile", "times the baseline", hover)
-    _start_in_log(figure, "y")
+    drawn = _numbers(value for trace in figure["data"] for value in trace["y"])
+    if len(drawn) and drawn.max() > LONG_TAIL * drawn.min() > 0:  # a tenth is as far from 1 as 10
+        few = {"nticks": 5} if drawn.max() < 100 * drawn.min() else {}  # else every digit has a label
+        figure["layout"]["yaxis"] |= {"type": "log", **few}
     caption = (
         f"{title} of P1 to P99 as a multiple of that of {comparison.baseline.label}, which is 1; below 1 is faster. "
         "Not the same requests at each percentile."

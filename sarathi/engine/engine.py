@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from sarathi.clock import Clock, host_time
@@ -91,12 +90,18 @@ class Engine:
             if output is None:
                 break
             inflight.append(output)
-            with self._dropping_rounds():
+            try:
                 self.executor.submit(output)
+            except BaseException:
+                self._drop_rounds()
+                raise
         if not inflight:
             return None
-        with self._dropping_rounds():
+        try:
             result = self.executor.wait(until)
+        except BaseException:
+            self._drop_rounds()
+            raise
         if result is None:
             return None
         output = inflight.popleft()
@@ -122,17 +127,12 @@ class Engine:
                 "wait and nothing runs: its gate or chunk sizer refuses the first of them"
             )
 
-    @contextmanager
-    def _dropping_rounds(self) -> Iterator[None]:
+    def _drop_rounds(self) -> None:
         """Whatever ends a round early, Ctrl-C too, ends all in flight; their requests can run again."""
-        try:
-            yield
-        except BaseException:
-            rounds = list(self._inflight)
-            self._inflight.clear()
-            self.executor.shutdown()
-            self.scheduler.drop_rounds(rounds, self.clock.now())
-            raise
+        rounds = list(self._inflight)
+        self._inflight.clear()
+        self.executor.shutdown()
+        self.scheduler.drop_rounds(rounds, self.clock.now())
 
 
 def replay(

@@ -12,7 +12,7 @@
     const axis = {
       gridcolor: css("--grid"), linecolor: css("--axis"), tickcolor: css("--axis"), zerolinecolor: css("--grid"),
       ticks: "outside", ticklen: 4, showline: true, automargin: true,
-      title: { standoff: 8, font: { size: 12 } }, tickfont: { size: 11 },
+      title: { standoff: 8, font: { size: 12 } }, tickfont: { size: 11 }, minorloglabels: "complete",
     };
     return {
       layout: {

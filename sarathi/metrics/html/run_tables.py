@@ -11,6 +11,7 @@ from urllib.parse import quote
 import numpy as np
 
 from sarathi.metrics.headline import DISTRIBUTIONS, E2E, STATISTICS, TPOT, TTFT, value
+from sarathi.metrics.html.figures import bars
 from sarathi.metrics.html.page import NO_VALUE, Cell, Page, Value, number
 from sarathi.metrics.run_folder import RunFolder
 
@@ -104,6 +105,24 @@ def add_policies(page: Page, summary: Mapping[str, Any]) -> None:
         rows.append(["rounds in which decodes took the whole budget while prompts waited", num_starved])
     if rows:
         page.add_table(["reason", "times"], rows, caption="What the policies decided")
+
+
+def add_operators(page: Page, title: str, operators: Any) -> None:
+    """A figure of shares and a table of times, the largest first; nothing without operators."""
+    if not operators:
+        return
+    names = sorted(operators, key=lambda name: -(value(operators[name], "share") or 0))
+    shares = np.array([value(operators[name], "share") or 0.0 for name in names])
+    figure = bars(names, {"share": 100 * shares}, "", "share (%)", "%{x}: %{y:.1f} %<extra></extra>")
+    figure["layout"]["showlegend"] = False
+    page.add_figure(figure, title=title, wide=True)
+    statistics = ("mean", "p50", "p99", "max")
+    rows: list[list[Value]] = [
+        [name, percent(value(one, "share")), *(scaled(value(one, statistic), 1e3) for statistic in statistics)]
+        for name, one in ((name, operators[name]) for name in names)
+    ]
+    headers = ["operator", "share", "mean ms", "P50 ms", "P99 ms", "max ms"]
+    page.add_table(headers, rows, caption=f"{title}, milliseconds a round")
 
 
 def add_slowest_requests(page: Page, run: RunFolder) -> None:
