@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import html
 import json
 import logging
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from urllib.parse import quote
 
@@ -20,8 +23,10 @@ from sarathi.benchmark.compare import compare
 from sarathi.benchmark.runner import run_benchmark
 from sarathi.comparison.comparison import Row
 from sarathi.comparison.page import comparison_page
+from sarathi.comparison.plots import _start_in_log
 from sarathi.config import parse_args
 from sarathi.metrics.headline import E2E, METRICS
+from sarathi.metrics.html.figures import COLORS, _style
 
 SEEDS = (1, 2, 3, 4)
 NUM_REQUESTS = 40
@@ -375,3 +380,63 @@ def test_the_page_draws_every_figure_without_a_word_on_the_console(runs, tmp_pat
     assert visit.console == []
     assert page.read_text().count('class="plot"') == 11 and 'data-figures="11"' in visit.dom
     assert "paired by seed" in visit.dom and page.stat().st_size < 4_000_000
+
+
+DRIVE = """
+const done = (text) => { document.body.dataset.told = text; };
+const wait = () => {
+  if (!document.documentElement.dataset.figures) { setTimeout(wait, 50); return; }
+  const plots = [...document.querySelectorAll(".plot")];
+  const key = [...document.querySelectorAll(".legend button")].find((one) => one.dataset.name === "AGING");
+  const hidden = () => plots.map((div) => div.data.filter((trace) => trace.visible === false).map((t) => t.name));
+  const told = [];
+  for (const clicks of [["click"], ["click"], ["click", "click", "dblclick"], ["click", "click", "dblclick"]]) {
+    for (const kind of clicks) key.dispatchEvent(new MouseEvent(kind));
+    told.push([...new Set(hidden().map(String))]);
+  }
+  const fairness = plots[7], button = fairness.closest(".figure").querySelector("button.log");
+  button.click();
+  told.push([fairness.layout.xaxis.type, fairness.layout.yaxis.type]);
+  document.querySelectorAll(".figure")[2].scrollIntoView();
+  told.push([document.querySelector(".legend").getBoundingClientRect().top]);
+  done(JSON.stringify(told));
+};
+wait();
+"""
+
+
+def test_a_shared_legend_hides_rows_in_every_figure_and_stays_in_sight(runs, tmp_path) -> None:
+    browser = pytest.importorskip("tests.browser")
+    assert command.main([str(runs["seeds"]), "--output-dir", str(tmp_path)]) == 0
+    page = tmp_path / "comparison.html"
+    text = page.read_text()
+    nonce = re.findall(r"'nonce-(\w+)'", text)[0]
+    page.write_text(text.replace("</body>", f'<script nonce="{nonce}">{DRIVE}</script></body>'))
+    visit = browser.visit(page, height=500)
+    found = re.search(r'data-told="([^"]*)"', visit.dom)
+    assert visit.console == [] and found, visit.console
+    told = json.loads(html.unescape(found[1]))
+    assert told == [["AGING", ""], [""], ["SARATHI", ""], [""], ["log", "log"], [0]]
+
+
+def test_one_row_far_beyond_the_others_starts_on_a_log_axis() -> None:
+    def types(*values: float) -> list[str]:
+        axes = {f"{axis}axis": {"type": "linear"} for axis in "xy"}
+        figure = {"data": [{"x": [1.0], "y": [value, None]} for value in values], "layout": axes}
+        _start_in_log(figure, "y")
+        return [axes[f"{axis}axis"]["type"] for axis in "xy"]
+
+    assert types(1, 1, 2, 300) == ["linear", "log"]
+    assert types(1, 1, 2, 9) == types() == ["linear", "linear"]
+
+
+def test_every_row_of_all_schedulers_has_its_own_look() -> None:
+    looks = {(style["color"], style["dash"]) for style in map(_style, range(3 * len(COLORS)))}
+    assert len(looks) == 3 * len(COLORS) >= 36
+
+
+def test_warnings_carry_the_name_of_the_command(runs, tmp_path) -> None:
+    argv = [sys.executable, "-m", "sarathi.benchmark.compare", str(runs["sarathi"]), str(runs["slower"])]
+    done = subprocess.run([*argv, f"--output-dir={tmp_path}"], capture_output=True, text=True, timeout=60)
+    told = [line for line in done.stderr.splitlines() if "not paired" in line]
+    assert done.returncode == 0 and len(told) == 1 and told[0].startswith("WARNING compare: "), done.stderr

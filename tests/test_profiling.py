@@ -6,6 +6,7 @@ import gzip
 import json
 import logging
 import pstats
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 import sarathi.benchmark.profiling as profiling
 from sarathi.benchmark.build import build_workload, requests_of
 from sarathi.benchmark.profiling import profiled
+from sarathi.benchmark.progress import progress_bar
 from sarathi.benchmark.system import build_system
 from sarathi.clock import WallClock
 from sarathi.config import BenchmarkConfig, parse_args
@@ -81,3 +83,17 @@ def test_a_run_that_breaks_off_leaves_no_profile(simulated, models, tmp_path) ->
         profiled_run(config, tmp_path, interrupt)
     assert list(tmp_path.iterdir()) == []
     profiled_run(parse_args([*TINY_LOAD]), tmp_path)  # no profiler is left running
+
+
+def test_what_is_logged_while_a_bar_is_drawn_has_its_own_line(capsys) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    logging.getLogger().addHandler(handler)
+    try:
+        with progress_bar(10, "requests", "req") as on_progress:
+            on_progress(3)
+            logging.getLogger("tests").warning("a profile was written")
+            on_progress(10)
+    finally:
+        logging.getLogger().removeHandler(handler)
+    told = [line.rpartition("\r")[2] for line in capsys.readouterr().err.split("\n")]
+    assert "a profile was written" in told and told[-2].startswith("requests: 100%")

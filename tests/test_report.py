@@ -128,6 +128,17 @@ def test_the_report_holds_the_summary_and_the_settings(predicted: Path):
     assert list(predicted.glob("*.part")) == []
 
 
+def test_operators_are_shown_and_what_auto_gives_is_no_change(tmp_path: Path):
+    directory = run(tmp_path, 10, "--metrics_config_enable_op_level_metrics", "--seed=5")
+    text = report_page(read_run(directory)).render()
+    rows = re.findall(r"<td>(\w+_proj)</td><td[^>]*>([\d.]+) %</td>", text)
+    assert [name for name, _ in rows][:2] == ["mlp_up_proj", "mlp_down_proj"] and float(rows[0][1]) > 20
+    assert "nccl_send" not in text  # one device sends nothing
+    changed = text.split("Settings that differ from the defaults")[2].split("</table>")[0]
+    assert "executor_config" not in changed and "AUTO" not in changed
+    assert re.search(r">run</td><td>seed</td>", changed)
+
+
 def test_figures_show_the_columns(predicted: Path):
     figures, run_folder = figures_of(predicted), read_run(predicted)
     assert len(figures) == 11

@@ -79,9 +79,9 @@ def _add_changes(page: Page, comparison: Comparison) -> None:
     same = ways[0] if len(set(ways)) == 1 else ""
     page.add_section(
         "Change against the baseline",
-        f"Percent of {comparison.baseline.label}{same and f', runs {same}'}. Green is better, red is worse: less time, more throughput, more even "
-        "treatment. Grey: the interval holds 0, or neither direction is better. A change without an interval has no "
-        f"colour: it may be chance. {_METHOD}",
+        f"Percent of {comparison.baseline.label}{same and f', runs {same}'}. Green is better, red is worse: less time, "
+        "more throughput, more even treatment. Grey: the interval holds 0, or neither direction is better. A change "
+        f"without an interval has no colour: it may be chance. {_METHOD}",
     )
     rows: list[list[Value]] = []
     for metric in _used_metrics(comparison):

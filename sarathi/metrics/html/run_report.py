@@ -11,8 +11,8 @@ from sarathi.metrics.html.page import NO_VALUE, Page, number
 from sarathi.metrics.html.run_plots import add_latency_plots, add_round_plots
 from sarathi.metrics.html.run_tables import (
     add_files,
-    add_percentiles,
     add_operators,
+    add_percentiles,
     add_policies,
     add_replicas,
     add_slo_classes,
@@ -80,8 +80,7 @@ def report_page(run: RunFolder) -> Page:
     add_policies(page, summary)
     if summary.get("operators") or summary.get("cpu_operators"):
         page.add_section("Operators", "Time of a round by operator; shares are of all its operators together.")
-        add_operators(page, "Operators of the model", summary.get("operators"))
-        add_operators(page, "The host's own work", summary.get("cpu_operators"))
+        add_operators(page, summary)
     if run.num_replicas > 1:
         page.add_section("Replicas", f"Requests were routed by {summary.get('routing')}.")
         add_replicas(page, summary["replicas"])

@@ -107,22 +107,26 @@ def add_policies(page: Page, summary: Mapping[str, Any]) -> None:
         page.add_table(["reason", "times"], rows, caption="What the policies decided")
 
 
-def add_operators(page: Page, title: str, operators: Any) -> None:
-    """A figure of shares and a table of times, the largest first; nothing without operators."""
-    if not operators:
-        return
-    names = sorted(operators, key=lambda name: -(value(operators[name], "share") or 0))
-    shares = np.array([value(operators[name], "share") or 0.0 for name in names])
-    figure = bars(names, {"share": 100 * shares}, "", "share (%)", "%{x}: %{y:.1f} %<extra></extra>")
-    figure["layout"]["showlegend"] = False
-    page.add_figure(figure, title=title, wide=True)
+def add_operators(page: Page, summary: Mapping[str, Any]) -> None:
+    """Figures of shares, then tables of times, of operators that took some, the largest first."""
+    by_title: dict[str, dict[str, Any]] = {}
+    for title, key in (("Operators of the model", "operators"), ("The host's own work", "cpu_operators")):
+        shares = {name: value(one, "share") or 0.0 for name, one in (summary.get(key) or {}).items()}
+        names = sorted(filter(shares.get, shares), key=lambda name: -shares[name])
+        if names:
+            by_title[title] = {name: summary[key][name] for name in names}
+    for title, operators in by_title.items():
+        shares = {"share": np.array([100 * one["share"] for one in operators.values()])}
+        figure = bars(list(operators), shares, "", "share (%)", "%{x}: %{y:.1f} %<extra></extra>")
+        page.add_figure(figure, title=title, wide=len(by_title) == 1)
     statistics = ("mean", "p50", "p99", "max")
-    rows: list[list[Value]] = [
-        [name, percent(value(one, "share")), *(scaled(value(one, statistic), 1e3) for statistic in statistics)]
-        for name, one in ((name, operators[name]) for name in names)
-    ]
-    headers = ["operator", "share", "mean ms", "P50 ms", "P99 ms", "max ms"]
-    page.add_table(headers, rows, caption=f"{title}, milliseconds a round")
+    for title, operators in by_title.items():
+        rows: list[list[Value]] = [
+            [name, percent(one["share"]), *(fixed(one[statistic], 3, 1e3) for statistic in statistics)]
+            for name, one in operators.items()
+        ]
+        headers = ["operator", "share", "mean ms", "P50 ms", "P99 ms", "max ms"]
+        page.add_table(headers, rows, caption=f"{title}, time a round")
 
 
 def add_slowest_requests(page: Page, run: RunFolder) -> None:
