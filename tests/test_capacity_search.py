@@ -35,6 +35,7 @@ from sarathi.benchmark.entry_point import INTERRUPTED
 from sarathi.config import LprsSchedulerConfig, to_dict
 from sarathi.core.scheduler import BaseScheduler
 from sarathi.errors import FlagError
+from tests.processes import heed_ctrl_c
 
 PROMPT, OUTPUT, NUM_REQUESTS = 100, 10, 30
 ROUND, PER_PROMPT_TOKEN = 0.05, 0.001  # seconds of the measured table: what a request takes is known
@@ -405,7 +406,14 @@ FINE = ("--min-search-granularity=0.01", "--max-iterations=1000")
 
 def start(folder: Path, *more: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "sarathi.benchmark.capacity_search.main", *flags_of(folder, *more)]
-    return subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command,
+        start_new_session=True,
+        preexec_fn=heed_ctrl_c,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
 def wait_for_probes(process: subprocess.Popen, folder: Path, number: int) -> list[Path]:

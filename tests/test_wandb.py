@@ -26,6 +26,7 @@ from sarathi.config import parse_args
 from sarathi.metrics import wandb_end, wandb_follower, wandb_process
 from sarathi.metrics.run_folder import REQUEST_TEXTS, ROUND_TEXTS
 from sarathi.metrics.wandb_follower import WandbFollower
+from tests.processes import heed_ctrl_c
 from tests.wandb_file import OfflineRun, read_offline_run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -330,7 +331,9 @@ def test_ctrl_c_ends_the_run_and_leaves_no_process(tmp_path: Path) -> None:
     many = "--synthetic_request_generator_config_num_requests=30000"
     command = [sys.executable, "-m", "sarathi.benchmark.main", *SMALL, *WANDB, many, f"--output_dir={tmp_path}"]
     pipe = subprocess.PIPE
-    run = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    run = subprocess.Popen(
+        command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True, preexec_fn=heed_ctrl_c
+    )
     try:
         wait_until(lambda: any(path.stat().st_size > 100_000 for path in tmp_path.glob("*/rounds.csv.part")))
         os.killpg(run.pid, signal.SIGINT)  # as a terminal does: to every process of the command
