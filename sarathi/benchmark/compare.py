@@ -11,9 +11,9 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
-from sarathi.benchmark.entry_point import exit_status
+from sarathi.benchmark.entry_point import CommandParser, exit_status
 from sarathi.errors import FlagError, InputError, one_line
 
 if TYPE_CHECKING:
@@ -214,13 +214,8 @@ def _default_directory(runs: Sequence[Path]) -> Path:
     return Path(os.path.relpath(directory)) if directory.is_relative_to(here) else directory
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise InputError(message)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = CommandParser(
         prog=PROGRAM, description=ABOUT, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder, or a folder of runs")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import logging
 import os
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 from sarathi.errors import InputError, one_line
 
@@ -15,6 +17,13 @@ from sarathi.errors import InputError, one_line
 CANNOT_WRITE, BAD_SETTING, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
 logger = logging.getLogger(__name__)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """What it cannot parse is an InputError, for `exit_status` to tell in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message)
 
 
 def exit_status(command: Callable[[], None]) -> int:

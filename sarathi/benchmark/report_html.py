@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
-from sarathi.benchmark.entry_point import BAD_SETTING, exit_status
-from sarathi.errors import InputError, one_line
+from sarathi.benchmark.entry_point import BAD_SETTING, CommandParser, exit_status
+from sarathi.errors import one_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,13 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return exit_status(write) or (BAD_SETTING if failed else 0)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise InputError(message)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = CommandParser(
         prog="python -m sarathi.benchmark.report_html",
         description="Write report.html of finished runs again, from what their folders hold.",
         allow_abbrev=False,

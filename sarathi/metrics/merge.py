@@ -6,6 +6,7 @@ import csv
 import heapq
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -86,11 +87,10 @@ def _merge_table(name: str, folders: Sequence[Path], directory: Path, key: Calla
 
 
 def _sums(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
+    total: Counter[str] = Counter()
     for one in counts:
-        for name, number in one.items():
-            total[name] = total.get(name, 0) + number
-    return total
+        total.update(one)
+    return dict(total)
 
 
 def _of_known(choose: Callable[[list[float]], float], values: Iterable[float | None]) -> float | None:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from sarathi.metrics.chrome_trace import ChromeTrace
 from sarathi.metrics.records import REQUEST_COLUMNS, ROUND_COLUMNS, RequestRow, RoundRow, RunData
 
 TOKEN_GAP_COLUMNS = ("inter_token_latency", "count")
@@ -48,8 +49,6 @@ class NullSink:
 
 def table_sinks(directory: Path | None, chrome_trace: bool) -> list[Sink]:
     """What writes a run's tables, and its Chrome trace if asked, into `directory`; None writes nothing."""
-    from sarathi.metrics.chrome_trace import ChromeTrace
-
     if directory is None:
         return []
     return [CsvSink(directory), *([ChromeTrace(directory / "chrome_trace.json")] if chrome_trace else [])]
