@@ -8,16 +8,27 @@ BIN := $(VENV)/bin
 PREDICTOR_STAMP := $(VENV)/.set-up-predictor
 PREDICTOR_MODELS := predictor/models/Qwen3-8B--rtx_4090.npz predictor/models/Qwen3-8B--rtx_pro_5000_72gb.npz
 PREDICTOR_DATA := results/predictor/rtx_4090.csv results/predictor/rtx_pro_5000_72gb.csv
+# make table4 BACKEND=cpu WANDB_PROJECT=name; BACKEND: sim, cpu or cuda
+BACKEND ?= sim
+TABLE_FLAGS = --backend $(BACKEND) $(if $(WANDB_PROJECT),--wandb-project $(WANDB_PROJECT))
+TABLES := table3 table4 table5 table6 table7 table8 table9 table10
+FIGURES := figure2 figure3 figure4 figure5 figure6
+# What tables run on: one set-up for the simulated devices, one for real models; and the predictors of LPRS.
+TABLE_STAMPS = $(STAMP) $(if $(filter-out sim,$(BACKEND)),$(ENGINE_STAMP)) $(if $(WANDB_PROJECT),$(WANDB_STAMP))
+PRO_5000 := results/predictor/rtx_pro_5000_72gb
+PAPER_PREDICTORS = $(if $(filter sim,$(BACKEND)),$(PRO_5000).npz $(PRO_5000)--sarathi_2024.npz,results/real/$(BACKEND).npz)
 LINT_STAMP := $(VENV)/.set-up-lint
 ENGINE_STAMP := $(VENV)/.set-up-engine
 WANDB_STAMP := $(VENV)/.set-up-wandb
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint requirements.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-speed bench-engine real-engine aging routing capacity wandb-cost crumbs lprs paper-level predictor predictor-paper checkpoints test test-slow lint format clean
+.SECONDARY: # keeps collected rounds
+.PHONY: help bench bench-speed bench-engine real-engine routing capacity wandb-cost paper $(TABLES) $(FIGURES) sweep index headline
+.PHONY: predictor checkpoints test test-slow lint format clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9 -]+:.*## / { sub(/ .* /, " ... ", $$1); printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
 bench: $(STAMP) ## Replay 200 ShareGPT requests under every scheduler on a simulated GPU, one table
 	@$(BIN)/python -m sarathi.benchmark.shootout
@@ -38,11 +49,42 @@ results/real/rounds.csv: | $(ENGINE_STAMP)
 results/real/cpu.npz: results/real/rounds.csv | $(PREDICTOR_STAMP)
 	@$(BIN)/python -m predictor.train $< --output $@
 
-aging: $(STAMP) ## Compare Aging with FCFS where prefill is the bottleneck, by chunk size, over seeds
-	@$(BIN)/python -m benchmarks.aging_gain
+results/real/cuda.csv: | $(ENGINE_STAMP)
+	@$(BIN)/python -m predictor.collect --output $@ --executor_config_type LOCAL --local_executor_config_device cuda \
+		--model_config_load_format dummy --minutes 5
 
-paper-level: $(STAMP) ## Run the workload of the paper's Table 4, FCFS beside Aging
-	@$(BIN)/python -m benchmarks.paper_level
+results/real/cuda.npz: results/real/cuda.csv | $(PREDICTOR_STAMP)
+	@$(BIN)/python -m predictor.train $< --output $@
+
+paper: $(TABLES) $(FIGURES) ## Every table and figure of the paper, simulated (or BACKEND=cpu, cuda), and results/index.html
+	@$(BIN)/python -m benchmarks.index
+
+table3 table4 table5 table6 table7: $(TABLE_STAMPS) ## Tables 3 to 10 of the paper beside ours; each is a target
+	@$(BIN)/python -m benchmarks.$@ $(TABLE_FLAGS)
+
+table8: $(PRO_5000).csv $(PREDICTOR_STAMP) $(TABLE_STAMPS)
+	@$(BIN)/python -m benchmarks.$@ $(TABLE_FLAGS)
+
+table9 table10: $(PAPER_PREDICTORS) $(TABLE_STAMPS)
+	@$(BIN)/python -m benchmarks.$@ $(TABLE_FLAGS)
+
+figure2 figure3 figure4 figure5: results/$(BACKEND)/table4-runs.csv ## Figures 2 to 6 of the paper; each is a target
+	@$(BIN)/python -m benchmarks.figures $@ $(TABLE_FLAGS)
+
+figure6: $(TABLE_STAMPS)
+	@$(BIN)/python -m benchmarks.figures $@ $(TABLE_FLAGS)
+
+results/$(BACKEND)/table4-runs.csv: | $(TABLE_STAMPS)
+	@$(BIN)/python -m benchmarks.table4 $(TABLE_FLAGS)
+
+sweep: $(PRO_5000).npz $(TABLE_STAMPS) ## Every scheduler over four workloads, from light load to overload
+	@$(BIN)/python -m benchmarks.sweep $(TABLE_FLAGS)
+
+index: $(STAMP) ## Collect all tables and figures under results in results/index.html
+	@$(BIN)/python -m benchmarks.index
+
+headline: $(STAMP) ## Print the README's headline results from what lies under results
+	@$(BIN)/python -m benchmarks.headline
 
 routing: $(STAMP) ## Compare the routing rules over four simulated replicas
 	@$(BIN)/python -m benchmarks.routing
@@ -55,24 +97,19 @@ capacity: $(STAMP) ## Search the highest rate that each scheduler serves within 
 wandb-cost: $(WANDB_STAMP) ## Measure what recording in wandb costs a run
 	@$(BIN)/python -m benchmarks.wandb_cost
 
-crumbs: $(STAMP) ## Run LPRS without and with APC on the paper's heterogeneous workload
-	@$(BIN)/python -m benchmarks.crumbs
-
-lprs: $(STAMP) ## Compare LPRS with static budgets under high load
-	@$(BIN)/python -m benchmarks.lprs_at_work
-
 predictor: $(PREDICTOR_DATA) $(PREDICTOR_MODELS) ## Collect rounds and train the latency predictors that are shipped (installs torch)
 
-predictor-paper: results/predictor/rtx_pro_5000_72gb.csv $(PREDICTOR_STAMP) ## Train with the paper's settings (Table 7)
-	@$(BIN)/python -m predictor.train $< --preset paper --output results/predictor/paper.npz
+predictor/models/Qwen3-8B--%.npz: results/predictor/%.npz
+	@cp $< $@
 
-predictor/models/Qwen3-8B--%.npz: results/predictor/%.csv | $(PREDICTOR_STAMP)
-	@$(BIN)/python -m predictor.train $< --output results/predictor/Qwen3-8B--$*.npz
-	@cp results/predictor/Qwen3-8B--$*.npz $@
-
+# A device's name, and after two dashes its engine profile where that is not lean.
 results/predictor/%.csv: | $(STAMP)
-	@$(BIN)/python -m predictor.collect --output $@ --simulated_executor_config_device $* \
-		--simulated_executor_config_jitter 0.01
+	@$(BIN)/python -m predictor.collect --output $@ --simulated_executor_config_jitter 0.01 \
+		--simulated_executor_config_device $(firstword $(subst --, ,$*)) \
+		--simulated_executor_config_engine_profile $(or $(word 2,$(subst --, ,$*)),lean)
+
+results/predictor/%.npz: results/predictor/%.csv | $(PREDICTOR_STAMP)
+	@$(BIN)/python -m predictor.train $< --output $@
 
 checkpoints: $(STAMP) ## Print published round times beside those of the simulated devices
 	@$(BIN)/python -m sarathi.simulation.checkpoints

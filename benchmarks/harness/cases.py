@@ -1,0 +1,76 @@
+"""What a table runs: cases, each a workload under a scheduler on a device, told in flags of sarathi.benchmark.main.
+
+Knows no backend: where the flags lead to is said elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+Label = str | int | float
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Requests to replay.
+
+    `intervals`: flags of times between arrivals, seconds, which a backend stretches to its own speed. `reduced`: flags
+    that make it small enough for a real CPU, or for a quick look.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    intervals: Mapping[str, float] = field(default_factory=dict)
+    reduced: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of a table: `labels` tell it from the others; `device` and `profile` are the simulated ones."""
+
+    labels: Mapping[str, Label]
+    workload: Workload
+    scheduler: tuple[str, ...]
+    device: str = "rtx_4090"
+    profile: str = "lean"
+    system: tuple[str, ...] = ()  # further flags: memory, parallelism, context
+
+    @property
+    def key(self) -> tuple[Label, ...]:
+        return tuple(self.labels.values())
+
+
+# The paper's name for a policy, where it is not that of our scheduler.
+SCHEDULER_OF = {"FCFS": "SARATHI"}
+
+
+def scheduler_flags(policy: str, chunk_size: int, max_num_seqs: int, **settings: object) -> tuple[str, ...]:
+    """Flags that choose a scheduler, or FCFS, and set it; `settings` by field name."""
+    name = SCHEDULER_OF.get(policy, policy)
+    prefix = f"--{name.lower()}_scheduler_config"
+    fields = {"chunk_size": chunk_size, "max_num_seqs": max_num_seqs, **settings}
+    return (f"--scheduler_config_type={name}", *(f"{prefix}_{field}={value}" for field, value in fields.items()))
+
+
+STATIC_INTERVAL = "--static_request_interval_generator_config_interval"
+
+
+def sharegpt(
+    name: str, num_requests: int, interval: float, *, reduced_requests: int, reduced_output: int, **settings: object
+) -> Workload:
+    """ShareGPT prompts, one every `interval` seconds; `settings` by field name of the generator. The reduced one has
+    `reduced_requests` requests with at most `reduced_output` output tokens."""
+    prefix = "--sharegpt_request_generator_config"
+    fields = {"num_requests": num_requests, **settings}
+    output = "output_tokens" if "output_tokens" in settings else "max_output_tokens"
+    return Workload(
+        name,
+        (
+            "--request_generator_config_type=SHAREGPT",
+            "--interval_generator_config_type=STATIC",
+            *(f"{prefix}_{field}={value}" for field, value in fields.items()),
+        ),
+        {STATIC_INTERVAL: interval},
+        (f"{prefix}_num_requests={reduced_requests}", f"{prefix}_{output}={reduced_output}"),
+    )

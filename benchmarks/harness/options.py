@@ -1,0 +1,72 @@
+"""The command line that every table has. Knows nothing of what a table runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+SEEDS = (1, 2, 3, 4, 5)
+BACKENDS = ("sim", "cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where a table runs and where its files go."""
+
+    backend: str = "sim"
+    results: Path = Path("results")
+    seeds: tuple[int, ...] = SEEDS
+    quick: bool = False  # a reduced size, to see that everything works; its figures mean nothing
+    processes: int = 1
+    wandb_project: str | None = None
+    keep_runs: bool = False  # the folder of every run stays under results
+
+    @property
+    def directory(self) -> Path:
+        """Where the files of this backend lie."""
+        return self.results / (f"{self.backend}-quick" if self.quick else self.backend)
+
+    @property
+    def predictors(self) -> Path:
+        """Where make leaves the latency predictors that it trains."""
+        return self.results / "predictor"
+
+
+def options_parser(description: str | None) -> argparse.ArgumentParser:
+    """The flags of every table; one that has flags of its own adds them."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    backend_help = (
+        "sim: the paper's devices, simulated; cpu: SmolLM2 on this CPU; cuda: the paper's model on a CUDA device "
+        "(default: %(default)s)"
+    )
+    parser.add_argument("--backend", choices=BACKENDS, default="sim", help=backend_help)
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=None, help="default: 1 to 5 with sim, else 1")
+    parser.add_argument("--quick", action="store_true", help="a reduced size, to see that everything works")
+    parser.add_argument("--processes", type=int, default=None, help="of simulations (default: one a core)")
+    parser.add_argument("--wandb-project", default=None, help="also record every run there, a group for each table")
+    parser.add_argument("--keep-runs", action="store_true", help="keep every run's folder")
+    return parser
+
+
+def options_from(args: argparse.Namespace) -> Options:
+    """Options from what `options_parser` parsed."""
+    simulated = args.backend == "sim"
+    default_seeds = SEEDS[: 2 if args.quick else None] if simulated else SEEDS[:1]
+    return Options(
+        backend=args.backend,
+        results=args.results,
+        seeds=tuple(args.seeds or default_seeds),
+        quick=args.quick,
+        processes=(args.processes or os.cpu_count() or 1) if simulated else 1,
+        wandb_project=args.wandb_project or None,
+        keep_runs=args.keep_runs,
+    )
+
+
+def parse_options(description: str | None, argv: Sequence[str] | None) -> Options:
+    """The options of a table without flags of its own."""
+    return options_from(options_parser(description).parse_args(argv))

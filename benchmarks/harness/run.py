@@ -1,0 +1,154 @@
+"""Runs cases, every one with every seed, through sarathi's public settings, and keeps what a table measures of them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import Any
+
+from tqdm import tqdm
+
+from benchmarks.harness.backends import flags_of, stretches
+from benchmarks.harness.cases import Case
+from benchmarks.harness.options import Options
+from benchmarks.harness.statistics import Mean, change, mean_of
+from sarathi.benchmark.build import build_workload
+from sarathi.benchmark.runner import run_benchmark
+from sarathi.benchmark.system import build_system
+from sarathi.config import parse_args
+from sarathi.metrics.run_record import RunRecord
+
+Figures = dict[str, Any]  # numbers, or arrays; the same names for every case of a table
+Measure = Callable[[RunRecord], Figures]  # the record's folder is there until it returns
+
+QUIET = ("--no-metrics_config_plots", "--no-metrics_config_report", "--log_level=error")
+
+
+def latencies(record: RunRecord) -> Figures:
+    """What stands in every table: seconds, and milliseconds for the time between a request's tokens."""
+    e2e, ttft = record.summary["request_e2e_time"], record.summary["prefill_e2e_time"]
+    return {
+        "mean_e2e_s": e2e["mean"],
+        "p95_e2e_s": e2e["p95"],
+        "mean_ttft_s": ttft["mean"],
+        "p95_ttft_s": ttft["p95"],
+        "itl_p99_ms": 1e3 * record.summary["decode_token_execution_plus_preemption_time"]["p99"],
+        "execution_s": record.summary["request_execution_time"]["mean"],
+        "waiting_s": record.summary["request_waiting_time"]["mean"],
+        "num_finished": record.summary["num_finished"],
+    }
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The figures of all cases, by case and seed; `notes` say how a load was scaled."""
+
+    cases: Sequence[Case]
+    seeds: Sequence[int]
+    figures: Sequence[Sequence[Figures]]
+    notes: Sequence[str] = field(default=())
+
+    def find(self, **labels: object) -> Case:
+        """The one case with these labels."""
+        (case,) = (case for case in self.cases if labels.items() <= dict(case.labels).items())
+        return case
+
+    def of(self, case: Case) -> Sequence[Figures]:
+        """Figures by seed."""
+        return next(figures for other, figures in zip(self.cases, self.figures, strict=True) if other is case)
+
+    def values(self, case: Case, figure: str) -> list[float]:
+        """One figure by seed."""
+        return [figures[figure] for figures in self.of(case)]
+
+    def mean(self, case: Case, figure: str) -> Mean:
+        """Over seeds."""
+        return mean_of(self.values(case, figure))
+
+    def change(self, before: Case, after: Case, figure: str) -> Mean:
+        """Of `after` against `before`, percent, paired by seed."""
+        return change(self.values(before, figure), self.values(after, figure))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row a run, for a CSV file: labels, seed and the figures that are numbers."""
+        return [
+            {**case.labels, "seed": seed, **{name: value for name, value in figures.items() if _is_number(value)}}
+            for case, by_seed in zip(self.cases, self.figures, strict=True)
+            for seed, figures in zip(self.seeds, by_seed, strict=True)
+        ]
+
+
+def run_cases(table: str, cases: Sequence[Case], options: Options, measure: Measure = latencies) -> Runs:
+    """Run every case with every seed. `measure` is a function of a module, so that other processes find it."""
+    factors, notes = stretches(cases, _serve) if options.backend == "cpu" else ({}, [])
+    jobs = [
+        _Job(table, i, seed, tuple(flags_of(case, options, factors)), _tags(case, options), options, measure)
+        for i, case in enumerate(cases)
+        for seed in options.seeds
+    ]
+    done = list(tqdm(_map(jobs, options.processes), table, len(jobs), unit="run", leave=False, disable=None))
+    n = len(options.seeds)
+    return Runs(cases, options.seeds, [done[i * n : (i + 1) * n] for i in range(len(cases))], notes)
+
+
+@dataclass(frozen=True)
+class _Job:
+    table: str
+    case: int
+    seed: int
+    flags: tuple[str, ...]
+    tags: str
+    options: Options
+    measure: Measure
+
+    def run(self) -> Figures:
+        name = f"{self.table}-{self.case:03}-{self.seed}"
+        with tempfile.TemporaryDirectory() as scratch:
+            directory = self.options.directory / "runs" / name if self.options.keep_runs else scratch
+            record = _run([*self.flags, f"--seed={self.seed}", f"--output_dir={directory}", *self._wandb(name)])
+            record.finish_wandb()
+            return self.measure(record)
+
+    def _wandb(self, name: str) -> list[str]:
+        if self.options.wandb_project is None:
+            return []
+        return [
+            f"--metrics_config_wandb_project={self.options.wandb_project}",
+            f"--metrics_config_wandb_group={self.table}",
+            f"--metrics_config_wandb_run_name={name}",
+            f"--metrics_config_wandb_tags={self.tags}",
+        ]
+
+
+def _run(flags: Sequence[str]) -> RunRecord:
+    config = parse_args([*flags, *QUIET])
+    system = build_system(config)
+    return run_benchmark(config, build_workload(config, system), system=system)
+
+
+def _serve(flags: list[str]) -> tuple[int, float]:
+    summary = _run([*flags, "--seed=1", "--no-metrics_config_write_metrics"]).summary
+    return summary["num_finished"], summary["makespan"]
+
+
+def _map(jobs: Sequence[_Job], num_processes: int) -> Iterable[Figures]:
+    """Results in the order of the jobs, whatever order they end in."""
+    if num_processes == 1:
+        yield from map(_Job.run, jobs)
+        return
+    with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(_Job.run, jobs)
+
+
+def _tags(case: Case, options: Options) -> str:
+    """What wandb's runs are told apart by: the backend and each label."""
+    return ",".join(
+        [options.backend, *(f"{name} {value}".replace(",", "")[:64] for name, value in case.labels.items())]
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
