@@ -29,13 +29,16 @@ LEVEL_TOLERANCE = 0.5  # seconds that may be left of the paper's four figures of
 NOT_BINDING = ("--cache_config_num_gpu_blocks=40000",)
 CONTEXT_512 = ("--model_config_max_model_len=512",)
 
-EXACT = sharegpt("exact", 200, 0.1, reduced_requests=40, reduced_output=64, max_prompt_tokens=512, output_tokens=512)
+REDUCED = {"num_requests": 40}
+EXACT = sharegpt(
+    "exact", 200, 0.1, reduced={**REDUCED, "output_tokens": 64}, max_prompt_tokens=512, output_tokens=512
+)
 NATURAL = sharegpt(
-    "natural", 200, 0.1, reduced_requests=40, reduced_output=64, max_prompt_tokens=512, max_output_tokens=512
+    "natural", 200, 0.1, reduced={**REDUCED, "max_output_tokens": 64}, max_prompt_tokens=512, max_output_tokens=512
 )
 FULL = sharegpt(
-    "full", 200, 0.1, reduced_requests=40, reduced_output=64, turns="all", shuffle=True, max_prompt_tokens=8192,
-    max_output_tokens=512,
+    "full", 200, 0.1, reduced={**REDUCED, "max_output_tokens": 32, "max_prompt_tokens": 1024}, turns="all", shuffle=True,
+    max_prompt_tokens=8192, max_output_tokens=512,
 )  # fmt: skip
 
 ASSUMPTIONS = (
@@ -71,7 +74,7 @@ def trace_workload(trace: Path) -> Workload:
     )
 
 
-def _cases(trace: Path | None, *, every_reading: bool) -> list[Case]:
+def table_cases(trace: Path | None, *, every_reading: bool) -> list[Case]:
     """Readings by (name, workload, seats, system flags, engine profile, alpha), each at every chunk and policy."""
     readings = [
         ("exact", EXACT, 10, (), "lean", ALPHA),
@@ -256,14 +259,43 @@ def add_claims(report: Report, runs: Runs) -> None:
     )
 
 
+def add_headlines(report: Report, runs: Runs, *, level: bool) -> None:
+    """The constants of chunk 256, where it is the `level` that is compared; and what Aging changes, by reading."""
+    paper_rows = {(row["chunk"], row["policy"]): row for row in rows("table4")}
+    exact = {"reading": "exact", "seqs": 10, "profile": "lean", "alpha": ALPHA}
+    if level:
+        offsets = {
+            policy: fit_offset(
+                [paper_rows[256, policy][column] for column in COLUMNS],
+                [runs.mean(runs.find(**exact, chunk=256, policy=policy), column).value for column in COLUMNS],
+            )
+            for policy in POLICIES
+        }
+        constants = " and ".join(f"{offset.constant:.1f} s ({policy})" for policy, offset in offsets.items())
+        rest = max(offset.largest_rest for offset in offsets.values())
+        report.add_headline(
+            f"The paper's exact workload, chunk 256: its four latencies are ours plus {constants}, to {rest:.2f} s."
+        )
+    changes = []
+    for labels in (exact, {"reading": "full, KV unbound", "alpha": ALPHA}, {"reading": "full", "alpha": ALPHA}):
+        cases = [case for case in runs.cases if {**labels, "policy": "FCFS"}.items() <= dict(case.labels).items()]
+        values = " / ".join(f"{runs.change(case, _pair(runs, case), 'mean_e2e_s').value:+.1f}" for case in cases)
+        changes += [f"{labels['reading']}: {values} %"] if cases else []
+    theirs = " / ".join(f"{_paper_change(paper_rows, chunk, 'mean_e2e_s'):+.1f}" for chunk in CHUNKS)
+    report.add_headline(
+        f"Aging's change of mean E2E at chunk {' / '.join(map(str, CHUNKS))}: paper {theirs} %; {'; '.join(changes)}."
+    )
+
+
 def run(options: Options, trace: Path | None = None) -> None:
     """Run all readings and write the report; beside it runs.csv and the E2E times that Figure 4 draws."""
-    runs = run_cases("table4", _cases(trace, every_reading=options.backend == "sim"), options, measure)
+    runs = run_cases("table4", table_cases(trace, every_reading=options.backend == "sim"), options, measure)
     report = Report("table4", "Table 4: Aging against FCFS, 200 ShareGPT requests", options)
     report.add_list("Assumptions", [*ASSUMPTIONS, *runs.notes])
     add_level(report, runs)
     add_gains(report, runs)
     add_claims(report, runs)
+    add_headlines(report, runs, level=options.backend == "sim")
     report.write_csv("-runs.csv", runs.rows())
     report.write_csv("-e2e.csv", _e2e_rows(runs))
     report.finish()

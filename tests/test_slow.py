@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
 
 import pytest
 
-from benchmarks.aging_gain import SEEDS, mean_e2e, workload_flags
-from sarathi.benchmark.build import build_workload
-from sarathi.config import parse_args
+from benchmarks.harness.options import Options
+from benchmarks.harness.run import run_cases
+from benchmarks.table4 import table_cases
 
 pytestmark = pytest.mark.slow
 
 
-def test_aging_gains_most_with_small_chunks_where_prefill_is_the_bottleneck(shared: Path) -> None:
+def test_aging_gains_most_with_small_chunks_where_prefill_is_the_bottleneck(shared: Path, tmp_path: Path) -> None:
     """Clearly at 256, less at 512, little at 1,024, for every seed's mean E2E, if KV does not bind."""
     trace = shared / "traces" / "sharegpt_8k_filtered_stats_llama2_tokenizer.csv"
-    flags = [*workload_flags(trace), "--static_request_interval_generator_config_interval=0.3"]
+    cases = [case for case in table_cases(trace, every_reading=True) if case.labels["reading"] == "trace, KV unbound"]
+    runs = run_cases("table4", cases, Options(results=tmp_path, processes=2))
     gains = {}
     for chunk in (256, 512, 1024):
-        of_seeds = []
-        for seed in SEEDS:
-            workload = build_workload(parse_args([*flags, f"--seed={seed}"]))
-            fcfs, aging = (mean_e2e(flags, workload, name, chunk, "40000") for name in ("SARATHI", "AGING"))
-            of_seeds.append(1 - aging / fcfs)
-        assert min(of_seeds) > 0
-        gains[chunk] = statistics.mean(of_seeds)
-    assert gains[256] > 0.09 and gains[256] > gains[512] + 0.02 and gains[512] > gains[1024] + 0.02
+        fcfs, aging = (runs.find(chunk=chunk, policy=policy) for policy in ("FCFS", "AGING"))
+        pairs = zip(runs.values(fcfs, "mean_e2e_s"), runs.values(aging, "mean_e2e_s"), strict=True)
+        assert all(after < before for before, after in pairs)
+        gains[chunk] = -runs.change(fcfs, aging, "mean_e2e_s").value
+    assert gains[256] > 9 and gains[256] > gains[512] + 2 and gains[512] > gains[1024] + 2

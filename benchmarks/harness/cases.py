@@ -57,20 +57,15 @@ STATIC_INTERVAL = "--static_request_interval_generator_config_interval"
 
 
 def sharegpt(
-    name: str, num_requests: int, interval: float, *, reduced_requests: int, reduced_output: int, **settings: object
+    name: str, num_requests: int, interval: float, *, reduced: Mapping[str, object], **settings: object
 ) -> Workload:
-    """ShareGPT prompts, one every `interval` seconds; `settings` by field name of the generator. The reduced one has
-    `reduced_requests` requests with at most `reduced_output` output tokens."""
+    """ShareGPT prompts, one every `interval` seconds; `settings`, and those of them that are other where it is
+    `reduced`, by field name of the generator."""
     prefix = "--sharegpt_request_generator_config"
-    fields = {"num_requests": num_requests, **settings}
-    output = "output_tokens" if "output_tokens" in settings else "max_output_tokens"
-    return Workload(
-        name,
-        (
-            "--request_generator_config_type=SHAREGPT",
-            "--interval_generator_config_type=STATIC",
-            *(f"{prefix}_{field}={value}" for field, value in fields.items()),
-        ),
-        {STATIC_INTERVAL: interval},
-        (f"{prefix}_num_requests={reduced_requests}", f"{prefix}_{output}={reduced_output}"),
-    )
+
+    def flags(fields: Mapping[str, object]) -> tuple[str, ...]:
+        return tuple(f"{prefix}_{field}={value}" for field, value in fields.items())
+
+    kind = ("--request_generator_config_type=SHAREGPT", "--interval_generator_config_type=STATIC")
+    full = (*kind, *flags({"num_requests": num_requests, **settings}))
+    return Workload(name, full, {STATIC_INTERVAL: interval}, flags(reduced))

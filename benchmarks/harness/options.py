@@ -34,6 +34,18 @@ class Options:
         """Where make leaves the latency predictors that it trains."""
         return self.results / "predictor"
 
+    def predictor(self, device: str, profile: str) -> Path:
+        """The latency predictor for the device that this backend runs on: the simulated one, or the real one here.
+
+        Raises SystemExit, a line with make's target, if it is missing.
+        """
+        name = f"{device}.npz" if profile == "lean" else f"{device}--{profile}.npz"
+        target = f"predictor/{name}" if self.backend == "sim" else f"real/{self.backend}.npz"
+        path = self.results / target
+        if not path.is_file():
+            raise SystemExit(f"{path}: no such latency predictor; `make results/{target}` makes one in results")
+        return path
+
 
 def options_parser(description: str | None) -> argparse.ArgumentParser:
     """The flags of every table; one that has flags of its own adds them."""
@@ -47,7 +59,8 @@ def options_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, nargs="+", default=None, help="default: 1 to 5 with sim, else 1")
     parser.add_argument("--quick", action="store_true", help="a reduced size, to see that everything works")
     parser.add_argument("--processes", type=int, default=None, help="of simulations (default: one a core)")
-    parser.add_argument("--wandb-project", default=None, help="also record every run there, a group for each table")
+    wandb_help = "also record every run there, a group for each table, and keep its folder"
+    parser.add_argument("--wandb-project", default=None, help=wandb_help)
     parser.add_argument("--keep-runs", action="store_true", help="keep every run's folder")
     return parser
 

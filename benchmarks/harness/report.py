@@ -20,6 +20,7 @@ NOTICES = {
     "cpu": "REAL: SmolLM2-135M on this machine's CPU, real clock; figures move with the machine's speed.",
     "cuda": "REAL: on this machine's CUDA device, real clock.",
 }
+VERDICT = "Verdict"  # heading of the table of claims
 Cell = str | int | float | None
 
 
@@ -33,6 +34,7 @@ class Report:
         self._title = title
         self._blocks: list[dict[str, Any]] = []
         self._claims: list[list[str]] = []
+        self._headlines: list[str] = []
         self._directory.mkdir(parents=True, exist_ok=True)
 
     def path(self, suffix: str) -> Path:
@@ -61,6 +63,10 @@ class Report:
         """What the paper says, the figures of both, and the verdict that the figures give."""
         self._claims.append([claim, paper, ours, verdict])
 
+    def add_headline(self, text: str) -> None:
+        """A sentence, with its figures, of what a reader of one line should know; `make headline` collects them."""
+        self._headlines.append(" ".join(text.split()))
+
     def write_csv(self, suffix: str, rows: Sequence[Mapping[str, Any]]) -> Path:
         """`rows` as a CSV file beside the report; a cell that a row lacks is empty."""
         columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -76,8 +82,14 @@ class Report:
         """Write `<name>.md` and `<name>.json`, and print the former."""
         if self._claims:
             columns = ("the paper's claim", "paper", "ours", "verdict")
-            self.add_table("Verdict", columns, self._claims, note=_tally(self._claims))
-        report = {"name": self.name, "title": self._title, "notice": self._notice, "blocks": self._blocks}
+            self.add_table(VERDICT, columns, self._claims, note=_tally(self._claims))
+        report = {
+            "name": self.name,
+            "title": self._title,
+            "notice": self._notice,
+            "headlines": self._headlines,
+            "blocks": self._blocks,
+        }
         markdown = "\n".join(_markdown(report))
         write_text(self.path(".json"), json.dumps(report, indent=1, ensure_ascii=False) + "\n")
         write_text(self.path(".md"), markdown)

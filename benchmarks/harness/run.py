@@ -107,7 +107,9 @@ class _Job:
     def run(self) -> Figures:
         name = f"{self.table}-{self.case:03}-{self.seed}"
         with tempfile.TemporaryDirectory() as scratch:
-            directory = self.options.directory / "runs" / name if self.options.keep_runs else scratch
+            # wandb's own files, where it is offline, are in the run's folder.
+            keep = self.options.keep_runs or self.options.wandb_project is not None
+            directory = self.options.directory / "runs" / name if keep else scratch
             record = _run([*self.flags, f"--seed={self.seed}", f"--output_dir={directory}", *self._wandb(name)])
             record.finish_wandb()
             return self.measure(record)

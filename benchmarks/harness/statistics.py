@@ -67,3 +67,17 @@ def fit_offset(paper: Sequence[float], ours: Sequence[float]) -> Offset:
     differences = [a - b for a, b in zip(paper, ours, strict=True)]
     constant = statistics.fmean(differences)
     return Offset(constant, max(abs(d - constant) for d in differences))
+
+
+@dataclass(frozen=True)
+class Factor:
+    """What our row times it comes closest to the paper's by least squares of logarithms: the geometric mean ratio."""
+
+    factor: float
+    largest_rest: float  # of the relative differences that it leaves, percent, absolute
+
+
+def fit_factor(paper: Sequence[float], ours: Sequence[float]) -> Factor:
+    ratios = [a / b for a, b in zip(paper, ours, strict=True)]
+    factor = statistics.geometric_mean(ratios)
+    return Factor(factor, max(100 * abs(factor / ratio - 1) for ratio in ratios))

@@ -1,0 +1,58 @@
+"""Reports as they lie under results, for what collects them. Knows no table but by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.report import VERDICT
+from benchmarks.harness.statistics import REPRODUCED
+
+TABLES = tuple(f"table{i}" for i in range(3, 11))
+FIGURES = tuple(f"figure{i}" for i in range(2, 7))
+ORDER = (*TABLES, *FIGURES, "sweep")
+PARTS_OF = {"text": ("text",), "list": ("heading", "items"), "table": ("heading", "columns", "rows", "note"),
+            "figure": ("file", "caption")}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Written:
+    """A report that was written; `blocks` are its parts in reading order."""
+
+    path: Path
+    name: str
+    title: str
+    notice: str
+    headlines: Sequence[str]
+    blocks: Sequence[Mapping[str, Any]]
+
+    @property
+    def claims(self) -> Sequence[Sequence[str]]:
+        """Of each claim: what it says, the paper's figures, ours, and the verdict."""
+        return [row for block in self.blocks if block.get("heading") == VERDICT for row in block["rows"]]
+
+    @property
+    def num_reproduced(self) -> int:
+        return sum(claim[-1] == REPRODUCED for claim in self.claims)
+
+
+def read_reports(results: Path, backend: str) -> list[Written]:
+    """All reports of a backend, in the paper's order, what else there is last. Exits with a line that names the file
+    which is none."""
+    reports = [_read(path) for path in sorted((results / backend).glob("*.json"))]
+    return sorted(reports, key=lambda r: (ORDER.index(r.name) if r.name in ORDER else len(ORDER), r.name))
+
+
+def _read(path: Path) -> Written:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        blocks = data["blocks"]
+        complete = all(block.keys() >= {*PARTS_OF[block["kind"]]} for block in blocks)
+        if data["name"] != path.stem or not complete:
+            raise ValueError
+        return Written(path, data["name"], data["title"], data["notice"], data["headlines"], blocks)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise SystemExit(f"{path} is not a report of these benchmarks; remove it, or make it again") from None
