@@ -16,6 +16,8 @@ FIGURES := figure2 figure3 figure4 figure5 figure6
 # What tables run on: one set-up for the simulated devices, one for real models; and the predictors of LPRS.
 TABLE_STAMPS = $(STAMP) $(if $(filter-out sim,$(BACKEND)),$(ENGINE_STAMP)) $(if $(WANDB_PROJECT),$(WANDB_STAMP))
 PRO_5000 := results/predictor/rtx_pro_5000_72gb
+PAPER_ROUNDS = $(if $(filter sim,$(BACKEND)),$(PRO_5000).csv $(PRO_5000)--sarathi_2024.csv,results/real/$(if $(filter cpu,$(BACKEND)),rounds,cuda).csv)
+OTHER_PREDICTOR = $(if $(filter sim,$(BACKEND)),$(PRO_5000)--sarathi_2024.npz)
 PAPER_PREDICTORS = $(if $(filter sim,$(BACKEND)),$(PRO_5000).npz $(PRO_5000)--sarathi_2024.npz,results/real/$(BACKEND).npz)
 LINT_STAMP := $(VENV)/.set-up-lint
 ENGINE_STAMP := $(VENV)/.set-up-engine
@@ -24,7 +26,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 
 .DEFAULT_GOAL := help
 .SECONDARY: # keeps collected rounds
-.PHONY: help bench bench-speed bench-engine real-engine routing capacity wandb-cost paper $(TABLES) $(FIGURES) sweep index headline
+.PHONY: help bench bench-speed bench-engine real-engine routing capacity wandb-cost paper $(TABLES) $(FIGURES) sweep index headline docs
 .PHONY: predictor checkpoints test test-slow lint format clean
 
 help: ## List the targets
@@ -59,14 +61,13 @@ results/real/cuda.npz: results/real/cuda.csv | $(PREDICTOR_STAMP)
 paper: $(TABLES) $(FIGURES) ## Every table and figure of the paper, simulated (or BACKEND=cpu, cuda), and results/index.html
 	@$(BIN)/python -m benchmarks.index
 
-table3 table4 table5 table6 table7: $(TABLE_STAMPS) ## Tables 3 to 10 of the paper beside ours; each is a target
+table3 table4 table5 table6 table7 table8 table9 table10: $(TABLE_STAMPS) ## Tables 3 to 10 of the paper beside ours; each is a target
 	@$(BIN)/python -m benchmarks.$@ $(TABLE_FLAGS)
 
-table8: $(PRO_5000).csv $(PREDICTOR_STAMP) $(TABLE_STAMPS)
-	@$(BIN)/python -m benchmarks.$@ $(TABLE_FLAGS)
-
-table9 table10: $(PAPER_PREDICTORS) $(TABLE_STAMPS)
-	@$(BIN)/python -m benchmarks.$@ $(TABLE_FLAGS)
+table3: $(PAPER_ROUNDS)
+table7: $(PREDICTOR_STAMP)
+table8: $(PAPER_ROUNDS) $(OTHER_PREDICTOR) $(PREDICTOR_STAMP)
+table9 table10: $(PAPER_PREDICTORS)
 
 figure2 figure3 figure4 figure5: results/$(BACKEND)/table4-runs.csv ## Figures 2 to 6 of the paper; each is a target
 	@$(BIN)/python -m benchmarks.figures $@ $(TABLE_FLAGS)
@@ -74,7 +75,7 @@ figure2 figure3 figure4 figure5: results/$(BACKEND)/table4-runs.csv ## Figures 2
 figure6: $(TABLE_STAMPS)
 	@$(BIN)/python -m benchmarks.figures $@ $(TABLE_FLAGS)
 
-results/$(BACKEND)/table4-runs.csv: | $(TABLE_STAMPS)
+results/$(BACKEND)/table4-runs.csv: benchmarks/table4.py | $(TABLE_STAMPS)
 	@$(BIN)/python -m benchmarks.table4 $(TABLE_FLAGS)
 
 sweep: $(PRO_5000).npz $(TABLE_STAMPS) ## Every scheduler over four workloads, from light load to overload
@@ -85,6 +86,9 @@ index: $(STAMP) ## Collect all tables and figures under results in results/index
 
 headline: $(STAMP) ## Print the README's headline results from what lies under results
 	@$(BIN)/python -m benchmarks.headline
+
+docs: $(STAMP) ## Fill README.md and docs/reproduction.md with what lies under results
+	@$(BIN)/python -m benchmarks.fill
 
 routing: $(STAMP) ## Compare the routing rules over four simulated replicas
 	@$(BIN)/python -m benchmarks.routing
