@@ -30,9 +30,7 @@ NOT_BINDING = ("--cache_config_num_gpu_blocks=40000",)
 CONTEXT_512 = ("--model_config_max_model_len=512",)
 
 REDUCED = {"num_requests": 40}
-EXACT = sharegpt(
-    "exact", 200, 0.1, reduced={**REDUCED, "output_tokens": 64}, max_prompt_tokens=512, output_tokens=512
-)
+EXACT = sharegpt("exact", 200, 0.1, reduced={**REDUCED, "output_tokens": 64}, max_prompt_tokens=512, output_tokens=512)
 NATURAL = sharegpt(
     "natural", 200, 0.1, reduced={**REDUCED, "max_output_tokens": 64}, max_prompt_tokens=512, max_output_tokens=512
 )
@@ -277,10 +275,11 @@ def add_headlines(report: Report, runs: Runs, *, level: bool) -> None:
             f"The paper's exact workload, chunk 256: its four latencies are ours plus {constants}, to {rest:.2f} s."
         )
     changes = []
-    for labels in (exact, {"reading": "full, KV unbound", "alpha": ALPHA}, {"reading": "full", "alpha": ALPHA}):
+    full = "full, KV unbound" if level else "full"
+    for labels in (exact, {"reading": full, "alpha": ALPHA}):
         cases = [case for case in runs.cases if {**labels, "policy": "FCFS"}.items() <= dict(case.labels).items()]
         values = " / ".join(f"{runs.change(case, _pair(runs, case), 'mean_e2e_s').value:+.1f}" for case in cases)
-        changes += [f"{labels['reading']}: {values} %"] if cases else []
+        changes.append(f"{labels['reading']}: {values} %")
     theirs = " / ".join(f"{_paper_change(paper_rows, chunk, 'mean_e2e_s'):+.1f}" for chunk in CHUNKS)
     report.add_headline(
         f"Aging's change of mean E2E at chunk {' / '.join(map(str, CHUNKS))}: paper {theirs} %; {'; '.join(changes)}."

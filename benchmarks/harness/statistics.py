@@ -45,11 +45,13 @@ def change(before: Sequence[float], after: Sequence[float]) -> Mean:
     return mean_of([100 * (b / a - 1) if a != b else 0.0 for a, b in zip(before, after, strict=True)])
 
 
-def verdict(paper: float, ours: Mean) -> str:
+def verdict(paper: float, ours: Mean, least: float = 0.0) -> str:
     """Whether our effect is the paper's (both in percent, signed): of its sign, beyond the interval, and between half
-    and twice its size; else what it is instead."""
+    and twice its size; else what it is instead. One smaller than `least` percent is none."""
     sign = 1 if paper > 0 else -1
     low, high = sorted((sign * ours.low, sign * ours.high))
+    if abs(ours.value) < least:
+        return NONE
     if low > 0:
         return REPRODUCED if 0.5 <= ours.value / paper <= 2 else DIRECTION
     return OPPOSITE if high < 0 else NONE

@@ -35,6 +35,13 @@ class Cell(NamedTuple):
 Value = Cell | str | float | None
 
 
+class _Section(NamedTuple):
+    heading: str
+    name: str  # short
+    anchor: str
+    parts: list[str]
+
+
 def number(value: float | None, digits: int = 4, factor: float = 1.0) -> str:
     """`value * factor` with thousands separators and `digits` significant digits; a whole number keeps all its own."""
     if value is None or not math.isfinite(value := value * factor):
@@ -52,17 +59,31 @@ class Page:
 
     def __init__(self, title: str, subtitle: str = "", *, badge: str = "") -> None:
         self._title, self._subtitle, self._badge = title, subtitle, badge
-        self._sections: list[tuple[str, list[str]]] = [("", [])]
+        self._sections: list[_Section] = [_Section("", "", "", [])]
         self._figures: list[dict[str, Any]] = []
 
-    def add_section(self, heading: str, text: str = "") -> None:
-        """What is added from here on stands under `heading`."""
-        self._sections.append((heading, []))
+    def add_section(self, heading: str, text: str = "", *, name: str = "", anchor: str = "") -> None:
+        """What is added from here on stands under `heading`; links at the top call it `name`, by default the same.
+
+        `anchor`: what a `Cell` links to with `#anchor`; without one the section is numbered.
+        """
+        self._sections.append(_Section(heading, name or heading, anchor or f"section-{len(self._sections)}", []))
         if text:
             self.add_text(text)
 
     def add_text(self, text: str) -> None:
         self._add(f'<p class="lead">{html.escape(text)}</p>')
+
+    def add_list(self, items: Iterable[str], *, title: str = "") -> None:
+        heading = f"<h3>{html.escape(title)}</h3>" if title else ""
+        self._add(f'<div class="list">{heading}<ul>{"".join(f"<li>{html.escape(i)}</li>" for i in items)}</ul></div>')
+
+    def add_image(self, png: bytes, caption: str) -> None:
+        """A PNG, which comes to lie in the page; its caption is what is read where it cannot be seen."""
+        text = html.escape(caption)
+        source = f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
+        image = f'<img src="{source}" alt="{text}">'
+        self._add(f'<figure class="figure wide">{image}<figcaption>{text}</figcaption></figure>')
 
     def add_notice(self, text: str) -> None:
         """A line that must not be overlooked."""
@@ -170,19 +191,19 @@ class Page:
         return page.encode("utf-8", "replace").decode()
 
     def _add(self, part: str) -> None:
-        self._sections[-1][1].append(part)
+        self._sections[-1].parts.append(part)
 
     def _body(self) -> str:
         badge = f' <strong class="badge">{html.escape(self._badge)}</strong>' if self._badge else ""
         subtitle = f'<p class="subtitle">{html.escape(self._subtitle)}</p>' if self._subtitle else ""
-        named = [(f"section-{i}", heading) for i, (heading, _) in enumerate(self._sections) if heading]
-        links = "".join(f'<a href="#{anchor}">{html.escape(heading)}</a>' for anchor, heading in named)
+        named = [section for section in self._sections if section.heading]
+        links = "".join(f'<a href="#{html.escape(s.anchor)}">{html.escape(s.name)}</a>' for s in named)
         nav = f'<nav aria-label="Sections">{links}</nav>' if links else ""
         parts = [f"<header><h1>{html.escape(self._title)}{badge}</h1>{subtitle}{nav}</header>\n<main>"]
-        for i, (heading, content) in enumerate(self._sections):
+        for heading, _, anchor, content in self._sections:
             if not content:
                 continue
-            title = f'<h2 id="section-{i}">{html.escape(heading)}</h2>' if heading else ""
+            title = f'<h2 id="{html.escape(anchor)}">{html.escape(heading)}</h2>' if heading else ""
             parts.append(f"<section>{title}\n" + "\n".join(content) + "</section>")
         return "\n".join([*parts, "</main>"])
 

@@ -1,0 +1,168 @@
+"""`make figure6`: what the weight of the time waited does in Aging, at the paper's two weight bases and beyond."""
+
+from __future__ import annotations
+
+from benchmarks.harness.cases import Case, scheduler_flags
+from benchmarks.harness.options import Options
+from benchmarks.harness.plots import bars, lines
+from benchmarks.harness.report import Report
+from benchmarks.harness.run import Figures, Runs, latencies, run_cases
+from benchmarks.harness.statistics import REPRODUCED, fit_offset, verdict
+from benchmarks.paper import paper
+from benchmarks.table4 import EXACT, FULL, NOT_BINDING
+from sarathi.metrics.run_record import RunRecord
+
+CHUNK = 512
+BASES = ("100", "500")
+ALPHAS = {base: paper()["figure6_weight_base_chunk512"]["alpha"][base] for base in BASES}
+RANGE = (15.0, 30.0, 75.0, 150.0, 500.0, 1500.0)
+COLUMNS, NAMES = ("mean_e2e_s", "p95_ttft_s"), ("mean E2E", "P95 TTFT")  # those of the figure
+SHOWN = (*COLUMNS, "mean_ttft_s", "p99_ttft_s", "p95_e2e_s", "itl_p99_ms")
+ASSUMPTIONS = (
+    "alpha, priority a second waited, is 0.3 times the weight base, and beta, priority a remaining prefill token, -1: "
+    "weight bases 100 and 500 are alpha 30 and 150. Chunk 512, RTX 4090, profile lean.",
+    "'exact': the workload of Table 4, 172 prompts with 512 output tokens each, 10 seqs. 'full': whole conversations "
+    "as prompts, where prefill is the bottleneck, 128 seqs; 'KV unbound': with more KV blocks than requests need.",
+    "Without the time waited the order is SPF, shortest remaining prefill first; the larger alpha, the nearer it is to "
+    "that of arrival (FCFS). Both, and a wider range of alpha, are run where prefill is the bottleneck.",
+    "Intervals are 95 %, Student's t over seeds; changes are paired by seed.",
+)
+
+
+def _cases(options: Options) -> list[Case]:
+    """The paper's two alphas in both readings; in the second a range of them, and FCFS."""
+    simulated = options.backend == "sim"
+    full = "full, KV unbound" if simulated else "full"
+    system = NOT_BINDING if simulated else ()
+    alphas = RANGE if simulated else (*ALPHAS.values(), RANGE[-1])  # each run takes a real device's time
+    policies = [("exact", EXACT, 10, (), "AGING", alpha) for alpha in ALPHAS.values()]
+    policies += [(full, FULL, 128, system, "AGING", alpha) for alpha in alphas]
+    policies += [(full, FULL, 128, system, policy, 0.0) for policy in ("SPF", "FCFS")]
+    return [
+        Case(
+            {"reading": reading, "seqs": seats, "policy": policy, "alpha": alpha},
+            workload,
+            scheduler_flags(policy, CHUNK, seats, **({"alpha": alpha, "beta": -1} if policy == "AGING" else {})),
+            system=flags,
+        )
+        for reading, workload, seats, flags, policy, alpha in policies
+    ]
+
+
+def measure(record: RunRecord) -> Figures:
+    """Latencies, and the tail of the TTFT, where those are that a small weight lets wait."""
+    return {**latencies(record), "p99_ttft_s": record.summary["prefill_e2e_time"]["p99"]}
+
+
+def figure6(options: Options) -> None:
+    """Run all cases and write the report."""
+    runs = run_cases("figure6", _cases(options), options, measure)
+    report = Report("figure6", "Figure 6: the weight of the time waited under Aging", options)
+    report.add_list("Assumptions", [*ASSUMPTIONS, *runs.notes])
+    report.write_csv("-runs.csv", runs.rows())
+    readings = list(dict.fromkeys(str(case.labels["reading"]) for case in runs.cases))
+    _add_bases(report, runs, readings, level=options.backend == "sim")
+    _add_range(report, runs, readings[-1])
+    _add_claims(report, runs, readings)
+    report.finish()
+
+
+def _add_bases(report: Report, runs: Runs, readings: list[str], *, level: bool) -> None:
+    """The paper's bars beside ours; with `level` also ours plus a constant a run."""
+    theirs = paper()["figure6_weight_base_chunk512"]
+    panels: dict[str, dict[str, list[tuple[float, float | None]]]] = {}
+    for column, name in zip(COLUMNS, NAMES, strict=True):
+        for reading in readings:
+            means = [runs.mean(_aging(runs, reading, alpha), column) for alpha in ALPHAS.values()]
+            if reading == "exact":
+                beside = f"{name}, {reading if level else 'paper'}"
+                panels[beside] = {"paper": [(theirs[base][column], None) for base in BASES]}
+            panel = panels.setdefault(f"{name}, {reading}", {})
+            panel["ours"] = [(mean.value, mean.half) for mean in means]
+            if reading == "exact" and level:
+                constants = [_constant(runs, base) for base in BASES]
+                pairs = zip(means, constants, strict=True)
+                panel["ours + constants"] = [(mean.value + constant, mean.half) for mean, constant in pairs]
+    title = f"Aging by weight base, chunk {CHUNK}"
+    axes = [f"{name}, s" for name in NAMES]
+    caption = "groups: weight base; 95 % intervals over seeds; the paper has no bars of whole conversations"
+    report.add_figure(bars(report.path(".png"), title, axes, panels, BASES, caption), title)
+    if level:
+        values = {base: _constant(runs, base) for base in BASES}
+        report.add_text(
+            "Constant that, added to both of our latencies of 'exact', comes closest to the paper's: "
+            + ", ".join(f"{value:.2f} s at weight base {base}" for base, value in values.items())
+            + ". It is one number for a whole run, and no effect of order."
+        )
+
+
+def _add_range(report: Report, runs: Runs, reading: str) -> None:
+    """What the weight trades, over the range of alpha where prefill is the bottleneck."""
+    fcfs = runs.find(reading=reading, policy="FCFS")
+    table = []
+    for case in runs.cases:
+        means = [runs.mean(case, column) for column in SHOWN]
+        changes = [None, None]
+        if case.labels["reading"] == reading and case is not fcfs:
+            changes = [runs.change(fcfs, case, column).text() for column in COLUMNS]
+        alpha = f"{case.labels['alpha']:g}" if case.labels["policy"] == "AGING" else "–"
+        table.append([str(case.labels["reading"]), str(case.labels["policy"]), alpha])
+        table[-1] += [*(mean.text() for mean in means), *changes]
+    report.add_table(
+        "By weight",
+        ["reading", "policy", "alpha", "mean E2E s", "P95 TTFT s", "mean TTFT s", "P99 TTFT s", "P95 E2E s",
+         "ITL P99 ms", "mean E2E against FCFS %", "P95 TTFT against FCFS %"],
+        table,
+    )  # fmt: skip
+    aging = [case for case in runs.cases if case.labels["reading"] == reading and case.labels["policy"] == "AGING"]
+    panels = {}
+    for column, name in zip(
+        ("mean_e2e_s", "mean_ttft_s", "p95_ttft_s"), ("mean E2E", "mean TTFT", "P95 TTFT"), strict=True
+    ):
+        points = [(float(case.labels["alpha"]), runs.change(fcfs, case, column)) for case in aging]
+        panels[f"{name} against FCFS"] = {"Aging": [(alpha, mean.value, mean.half or 0.0) for alpha, mean in points]}
+    caption = f"{reading}, chunk {CHUNK}; 95 % intervals over seeds, paired with FCFS; beta -1"
+    title = "What the weight of the time waited trades"
+    axes = ("alpha, priority a second", "change, %")
+    report.add_figure(lines(report.path("-alpha.png"), title, axes, panels, caption, log_x=True), title)
+
+
+def _add_claims(report: Report, runs: Runs, readings: list[str]) -> None:
+    theirs = paper()["figure6_weight_base_chunk512"]
+    theirs_by = {base: [theirs[base][column] for column in COLUMNS] for base in BASES}
+    told = {"paper": [f"{100 * (b / a - 1):+.2f}" for a, b in zip(*theirs_by.values(), strict=True)]}
+    for reading in readings:
+        before, after = (_aging(runs, reading, alpha) for alpha in ALPHAS.values())
+        for column, name in zip(COLUMNS, NAMES, strict=True):
+            their = 100 * (theirs[BASES[1]][column] / theirs[BASES[0]][column] - 1)
+            ours = runs.change(before, after, column)
+            told.setdefault(reading, []).append(f"{ours.value:+.2f}")
+            report.add_claim(
+                f"{reading}: {name} rises from weight base {BASES[0]} to {BASES[1]}",
+                f"{their:.2f} %",
+                ours.text(unit=" %"),
+                verdict(their, ours),
+            )
+    reading = readings[-1]
+    ends = [_aging(runs, reading, alpha) for alpha in (min(ALPHAS.values()), RANGE[-1])]
+    fcfs = runs.find(reading=reading, policy="FCFS")
+    near = [abs(runs.change(fcfs, case, "mean_e2e_s").value) for case in ends]
+    report.add_claim(
+        f"{reading}: a larger weight brings Aging nearer to time-based order",
+        "'closer to pure time-based ordering'",
+        f"mean E2E {near[0]:.2f} % from FCFS's at alpha {ends[0].labels['alpha']:g}, "
+        f"{near[1]:.2f} % at {ends[1].labels['alpha']:g}",
+        REPRODUCED if near[1] < near[0] else "not reproduced",
+    )
+    changes = "; ".join(f"{who} {' / '.join(values)} %" for who, values in told.items())
+    report.add_headline(f"From weight base {BASES[0]} to {BASES[1]} {' / '.join(NAMES)} change by: {changes}.")
+
+
+def _aging(runs: Runs, reading: str, alpha: float) -> Case:
+    return runs.find(reading=reading, policy="AGING", alpha=alpha)
+
+
+def _constant(runs: Runs, base: str) -> float:
+    theirs = paper()["figure6_weight_base_chunk512"][base]
+    case = _aging(runs, "exact", ALPHAS[base])
+    return fit_offset([theirs[c] for c in COLUMNS], [runs.mean(case, c).value for c in COLUMNS]).constant

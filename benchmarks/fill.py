@@ -1,0 +1,93 @@
+"""`make docs`: writes what lies under results into the blocks of README.md and docs/reproduction.md.
+
+A block is what stands between `<!-- begin NAME -->` and `<!-- end NAME -->`, each a line of its own. NAME is headline
+in the README; in docs/reproduction.md a table, a figure or sweep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks.harness.written import ORDER
+from benchmarks.headline import headline
+from sarathi.metrics.sinks import write_text
+
+README, DOC = Path("README.md"), Path("docs/reproduction.md")
+IMAGES = Path("docs/images/reproduction")
+MAX_IMAGE_BYTES = 150_000
+BLOCK = re.compile(r"^<!-- begin (\S+) -->\n(.*?)^<!-- end (\S+) -->$", re.DOTALL | re.MULTILINE)
+MARK = re.compile(r"^<!-- (?:begin|end) ", re.MULTILINE)
+IMAGE = re.compile(r"!\[([^\]]*)\]\(([^()\s]+\.png)\)")
+
+
+def fill(root: Path, results: Path) -> list[Path]:
+    """Fill the blocks under `root`, copy the images that they show, drop those that none does any more; the files that
+    were written. Nothing is touched unless all sources are there."""
+    images: dict[str, bytes] = {}
+
+    def table(name: str) -> str:
+        return _report(results / "sim" / f"{name}.md", images)
+
+    filled = {
+        README: _filled(root / README, {"headline": lambda _: headline(results)}),
+        DOC: _filled(root / DOC, dict.fromkeys(ORDER, table)),
+    }
+    for path, text in filled.items():
+        write_text(root / path, text)
+    (root / IMAGES).mkdir(parents=True, exist_ok=True)
+    for old in (root / IMAGES).glob("*.png"):
+        if old.name not in images:
+            old.unlink()
+    for name, content in images.items():
+        (root / IMAGES / name).write_bytes(content)
+    return [root / path for path in (*filled, *(IMAGES / name for name in images))]
+
+
+def _filled(path: Path, sources: dict[str, Callable[[str], str]]) -> str:
+    """The text of `path` with every block filled from the source of its name."""
+    if not path.is_file():
+        raise SystemExit(f"{path} is missing")
+    text = path.read_text(encoding="utf-8")
+    blocks = list(BLOCK.finditer(text))
+    if 2 * len(blocks) != len(MARK.findall(text)) or any(block[1] != block[3] for block in blocks):
+        raise SystemExit(f"{path}: a <!-- begin NAME --> lacks its <!-- end NAME -->, each in a line of its own")
+    for name in (block[1] for block in blocks):
+        if name not in sources:
+            raise SystemExit(f"{path}: nothing fills a block {name}; there are {', '.join(sources)}")
+    return BLOCK.sub(lambda b: f"<!-- begin {b[1]} -->\n\n{sources[b[1]](b[1]).strip()}\n\n<!-- end {b[1]} -->", text)
+
+
+def _report(path: Path, images: dict[str, bytes]) -> str:
+    """A report's Markdown, its headings a level lower; the images it shows are added to `images`."""
+    if not path.is_file():
+        raise SystemExit(f"{path} is missing: run make {path.stem} first")
+    text = re.sub(r"^(#+ )", r"#\1", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for _, name in IMAGE.findall(text):
+        images[name] = _image(path.parent / name)
+    folder = IMAGES.relative_to(DOC.parent)
+    return IMAGE.sub(lambda m: f"![{m[1]}]({folder.as_posix()}/{m[2]})", text)
+
+
+def _image(path: Path) -> bytes:
+    if not path.is_file():
+        raise SystemExit(f"{path} is missing: make it again")
+    content = path.read_bytes()
+    if len(content) > MAX_IMAGE_BYTES:
+        raise SystemExit(f"{path} has {len(content):,} bytes; {MAX_IMAGE_BYTES:,} are allowed in docs")
+    return content
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder (default: %(default)s)")
+    parser.add_argument("--root", type=Path, default=Path(), help="of the repository (default: here)")
+    args = parser.parse_args(argv)
+    for path in fill(args.root, args.results):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()
