@@ -78,7 +78,7 @@ figure6: $(TABLE_STAMPS)
 results/$(BACKEND)/table4-runs.csv: benchmarks/table4.py | $(TABLE_STAMPS)
 	@$(BIN)/python -m benchmarks.table4 $(TABLE_FLAGS)
 
-sweep: $(PRO_5000).npz $(TABLE_STAMPS) ## Every scheduler over four workloads, from light load to overload
+sweep: $(if $(filter-out cpu,$(BACKEND)),$(firstword $(PAPER_PREDICTORS))) $(TABLE_STAMPS) ## Every scheduler over four workloads, from light load to overload
 	@$(BIN)/python -m benchmarks.sweep $(TABLE_FLAGS)
 
 index: $(STAMP) ## Collect all tables and figures under results in results/index.html

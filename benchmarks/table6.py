@@ -61,7 +61,7 @@ ASSUMPTIONS = (
 )
 
 REAL = (
-    "A real device has its own model and speed, so that only the shape is compared: its eight figures are multiplied by "
+    "A real device has its own model and speed, so that only the shape is compared: its figures are multiplied by "
     "one factor, 'speed', which brings them nearest to the paper's. The device named is the one whose load it is given."
 )
 

@@ -225,7 +225,7 @@ def draw(report: Report, trained: Sequence[Trained], split: Split) -> None:
             label = kind if preset == "shipped" else None
             errors.step(size, shares, style, where="post", color=color, lw=1.6, label=label)
     quantiles = [(value, float(name[1:-3])) for name, value in paper_errors().items() if name.startswith("p")]
-    errors.plot(*zip(*quantiles, strict=True), "o", color=GREY, ms=6, label="paper's percentiles")
+    errors.plot(*zip(*quantiles, strict=True), "o", color=GREY, ms=6, label="paper")
     scatter.set(xlim=(0, top), ylim=(0, top))
     scatter.set_xlabel("true round time, ms", fontsize=9)
     scatter.set_ylabel("predicted, ms", fontsize=9)

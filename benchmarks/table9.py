@@ -103,7 +103,7 @@ def workload(name: str, load: str) -> Workload:
     reading = READINGS[name]
     length = "output_tokens" if reading.fixed_outputs else "max_output_tokens"
     fields = {"turns": reading.turns, "shuffle": True, length: OUTPUT_TOKENS}
-    reduced = {"num_requests": 16, "max_prompt_tokens": 1024, length: 32}
+    reduced = {"num_requests": 30, "max_prompt_tokens": 2048, length: 32}
     return sharegpt(f"{name}, {load} load", 1000, INTERVALS[load], reduced=reduced, **fields)
 
 

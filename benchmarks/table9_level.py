@@ -174,8 +174,8 @@ def add_tail(report: Report, runs: Runs) -> None:
         requests that run at this load just do not fit; and '140 seqs' with an engine that starts late: `start` seconds
         after the first arrival, fitted to the paper's P99, as if arrival times were stamped while the engine was still
         loading. Each request that came before waits the longer. (Under high load the engine never idles, and a start
-        would add its seconds to every quantile; the constants above are what is missing there.) Judged by TTFT's P90 and P99 (within
-        {TAIL_TOLERANCE:.0f} %) and by E2E's P99 over its P80 (within {FLATNESS}).""",
+        would add its seconds to every quantile; the constants above are what is missing there.) Judged by TTFT's P90
+        and P99 (within {TAIL_TOLERANCE:.0f} %) and by E2E's P99 over its P80 (within {FLATNESS}).""",
     )
 
 

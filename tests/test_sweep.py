@@ -124,8 +124,8 @@ def test_tables_are_made_from_traces(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_rank_correlation_shares_ranks_among_equals() -> None:
-    pairs = np.array([[1, 1], [2, 1], [3, 2], [4, 2]])
-    assert rank_correlation(pairs) == pytest.approx(0.894427, abs=1e-6)  # ranks 1 2 3 4 and 1.5 1.5 3.5 3.5
+    pairs = np.array([[1, 1], [2, 1], [3, 2], [4, 3]])
+    assert rank_correlation(pairs) == pytest.approx(0.948683, abs=1e-6)  # ranks 1 2 3 4 and 1.5 1.5 3 4
 
 
 def test_pareto_optimal() -> None:
