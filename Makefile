@@ -10,6 +10,7 @@ PREDICTOR_MODELS := predictor/models/Qwen3-8B--rtx_4090.npz predictor/models/Qwe
 PREDICTOR_DATA := results/predictor/rtx_4090.csv results/predictor/rtx_pro_5000_72gb.csv
 # make table4 BACKEND=cpu WANDB_PROJECT=name; BACKEND: sim, cpu or cuda
 BACKEND ?= sim
+$(if $(filter-out sim cpu cuda,$(BACKEND)),$(error BACKEND=$(BACKEND) is not allowed; sim, cpu or cuda))
 TABLE_FLAGS = --backend $(BACKEND) $(if $(WANDB_PROJECT),--wandb-project $(WANDB_PROJECT))
 TABLES := table3 table4 table5 table6 table7 table8 table9 table10
 FIGURES := figure2 figure3 figure4 figure5 figure6
@@ -26,6 +27,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 
 .DEFAULT_GOAL := help
 .SECONDARY: # keeps collected rounds
+.NOTPARALLEL: # every table takes all cores by itself
 .PHONY: help bench bench-speed bench-engine real-engine routing capacity wandb-cost paper $(TABLES) $(FIGURES) sweep index headline docs
 .PHONY: predictor checkpoints test test-slow lint format clean
 
@@ -75,7 +77,8 @@ figure2 figure3 figure4 figure5: results/$(BACKEND)/table4-runs.csv ## Figures 2
 figure6: $(TABLE_STAMPS)
 	@$(BIN)/python -m benchmarks.figures $@ $(TABLE_FLAGS)
 
-results/$(BACKEND)/table4-runs.csv: benchmarks/table4.py | $(TABLE_STAMPS)
+# Figures are drawn from the runs of Table 4; after a change of the engine say make table4 first.
+results/$(BACKEND)/table4-runs.csv: benchmarks/table4.py $(wildcard benchmarks/harness/*.py) | $(TABLE_STAMPS)
 	@$(BIN)/python -m benchmarks.table4 $(TABLE_FLAGS)
 
 sweep: $(if $(filter-out cpu,$(BACKEND)),$(firstword $(PAPER_PREDICTORS))) $(TABLE_STAMPS) ## Every scheduler over four workloads, from light load to overload

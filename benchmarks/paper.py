@@ -17,6 +17,18 @@ def paper() -> dict[str, Any]:
     return json.loads((Path(__file__).parent / "paper.json").read_text(encoding="utf-8"))
 
 
+def row(table: str, **labels: object) -> dict[str, Any]:
+    """The one row of a table with these labels."""
+    (found,) = (row for row in rows(table) if labels.items() <= row.items())
+    return found
+
+
+def policy_change(table: str, column: str, **labels: object) -> float:
+    """Percent by which Aging changes a column of the row with these labels, against FCFS."""
+    fcfs, aging = (row(table, policy=policy, **labels)[column] for policy in ("FCFS", "AGING"))
+    return 100 * (aging / fcfs - 1)
+
+
 def rows(table: str) -> list[dict[str, Any]]:
     """The rows of a table by column name."""
     return [dict(zip(paper()[table]["columns"], row, strict=True)) for row in paper()[table]["rows"]]

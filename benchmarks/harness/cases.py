@@ -53,6 +53,12 @@ def scheduler_flags(policy: str, chunk_size: int, max_num_seqs: int, **settings:
     return (f"--scheduler_config_type={name}", *(f"{prefix}_{field}={value}" for field, value in fields.items()))
 
 
+def fcfs_or_aging(policy: str, chunk_size: int, max_num_seqs: int, alpha: float) -> tuple[str, ...]:
+    """Flags of FCFS, or of AGING with this alpha and beta -1."""
+    weights = {"alpha": alpha, "beta": -1} if policy == "AGING" else {}
+    return scheduler_flags(policy, chunk_size, max_num_seqs, **weights)
+
+
 STATIC_INTERVAL = "--static_request_interval_generator_config_interval"
 
 

@@ -68,6 +68,8 @@ def options_parser(description: str | None) -> argparse.ArgumentParser:
 def options_from(args: argparse.Namespace) -> Options:
     """Options from what `options_parser` parsed."""
     simulated = args.backend == "sim"
+    if args.seeds is not None and len({*args.seeds}) < len(args.seeds):
+        raise SystemExit("--seeds: a seed stands twice, which is no second run")
     default_seeds = SEEDS[: 2 if args.quick else None] if simulated else SEEDS[:1]
     return Options(
         backend=args.backend,

@@ -8,11 +8,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.options import Options
+from benchmarks.harness.statistics import NOT_REPRODUCED, REPRODUCED, Verdict
 from sarathi.metrics.sinks import write_text
 
 NOTICES = {
@@ -21,16 +23,20 @@ NOTICES = {
     "cuda": "REAL: on this machine's CUDA device, real clock.",
 }
 VERDICT = "Verdict"  # heading of the table of claims
+CLAIM_COLUMNS = ("reading", "the paper's claim", "paper", "ours", "verdict")
+NUMBER = re.compile(r"[-+−]?\d[\d,]*(\.\d+)?( ± \d[\d,]*(\.\d+)?)?( (%|s|ms|points))?")
 Cell = str | int | float | None
 
 
 class Report:
     """Collects the parts of one table in reading order; `finish` writes and prints them."""
 
-    def __init__(self, name: str, title: str, options: Options) -> None:
+    def __init__(self, name: str, title: str, options: Options, notice: str = "") -> None:
+        """`notice`: what stands at its head of how real the figures are, where that is not the backend's."""
         self.name = name
         self._directory = options.directory
-        self._notice = NOTICES[options.backend] + (" REDUCED SIZE: the figures mean nothing." if options.quick else "")
+        reduced = " REDUCED SIZE: the figures mean nothing." if options.quick else ""
+        self._notice = (notice or NOTICES[options.backend]) + reduced
         self._title = title
         self._blocks: list[dict[str, Any]] = []
         self._claims: list[list[str]] = []
@@ -59,9 +65,13 @@ class Report:
     def add_figure(self, path: Path, caption: str) -> None:
         self._blocks.append({"kind": "figure", "file": path.name, "caption": caption})
 
-    def add_claim(self, claim: str, paper: str, ours: str, verdict: str) -> None:
-        """What the paper says, the figures of both, and the verdict that the figures give."""
-        self._claims.append([claim, paper, ours, verdict])
+    def add_claim(self, claim: str, paper: str, ours: str, verdict: Verdict, reading: str = "") -> None:
+        """What the paper says, the figures of both, and the verdict that they give, in a `reading` of the setup."""
+        self._claims.append([reading, claim, paper, ours, verdict])
+
+    def add_check(self, claim: str, paper: str, ours: str, holds: bool, reading: str = "") -> None:
+        """A claim that holds or does not."""
+        self.add_claim(claim, paper, ours, REPRODUCED if holds else NOT_REPRODUCED, reading)
 
     def add_headline(self, text: str) -> None:
         """A sentence, with its figures, of what a reader of one line should know; `make headline` collects them."""
@@ -79,10 +89,11 @@ class Report:
         return path
 
     def finish(self) -> None:
-        """Write `<name>.md` and `<name>.json`, and print the former."""
+        """Write `<name>.md` and `<name>.json`, and print the former. What came out stands first: headlines, then the
+        verdicts, then the assumptions and the tables."""
         if self._claims:
-            columns = ("the paper's claim", "paper", "ours", "verdict")
-            self.add_table(VERDICT, columns, self._claims, note=_tally(self._claims))
+            self.add_table(VERDICT, CLAIM_COLUMNS, self._claims, note=_tally(self._claims))
+            self._blocks.insert(0, self._blocks.pop())
         report = {
             "name": self.name,
             "title": self._title,
@@ -97,10 +108,18 @@ class Report:
 
 
 def _tally(claims: Sequence[Sequence[str]]) -> str:
-    verdicts = [claim[-1] for claim in claims]
-    counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
-    shape = "reproduced" if set(verdicts) == {"reproduced"} else "not reproduced as a whole"
-    return f"Shape {shape}: {counts}, of {len(claims)} claims."
+    """How many claims hold in each reading; the shape is reproduced if in some reading all do."""
+    verdicts: dict[str, list[str]] = {}
+    for reading, *_, verdict in claims:
+        verdicts.setdefault(reading, []).append(verdict)
+    counts = {reading: (of.count(REPRODUCED), len(of)) for reading, of in verdicts.items()}
+    whole = [reading for reading, (held, of) in counts.items() if held == of]
+    if not whole:
+        shape = "Shape not reproduced as a whole"
+    else:
+        shape = "Shape reproduced" + (f" in the reading {whole[0]}" if whole[0] else "")
+    each = "; ".join(f"{reading + ': ' if reading else ''}{held} of {of}" for reading, (held, of) in counts.items())
+    return f"{shape}. Claims reproduced: {each}."
 
 
 def _text(cell: Cell) -> str:
@@ -111,6 +130,8 @@ def _text(cell: Cell) -> str:
 
 def _markdown(report: Mapping[str, Any]) -> Iterable[str]:
     yield from (f"## {report['title']}", "", f"**{report['notice']}**", "")
+    if report["headlines"]:
+        yield from (" ".join(report["headlines"]), "")
     for block in report["blocks"]:
         if block.get("heading"):
             yield from (f"### {block['heading']}", "")
@@ -132,14 +153,15 @@ def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> It
     """Padded, so that it reads on a terminal too; a column that holds numbers alone is aligned to the right."""
     cells = [[text.replace("|", "\\|") for text in row] for row in (columns, *rows)]
     widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(columns))]
-    is_number = [all(_is_number(row[i]) for row in rows) for i in range(len(columns))]
-    pads = [str.rjust if number else str.ljust for number in is_number]
+    numeric = [all(is_number(row[i]) for row in rows) for i in range(len(columns))]
+    pads = [str.rjust if number else str.ljust for number in numeric]
     lines = [
         "| " + " | ".join(pad(text, w) for pad, text, w in zip(pads, row, widths, strict=True)) + " |" for row in cells
     ]
-    rule = "|" + "|".join("-" * (w + 1) + (":" if number else "-") for w, number in zip(widths, is_number, strict=True))
+    rule = "|" + "|".join("-" * (w + 1) + (":" if number else "-") for w, number in zip(widths, numeric, strict=True))
     return [lines[0], rule + "|", *lines[1:]]
 
 
-def _is_number(text: str) -> bool:
-    return text == "–" or text.lstrip("-+−").replace(",", "").replace(".", "")[:1].isdigit()
+def is_number(text: str) -> bool:
+    """Whether a cell holds a number, with its interval or unit, or a dash for none."""
+    return text == "–" or NUMBER.fullmatch(text) is not None

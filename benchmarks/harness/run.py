@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 from tqdm import tqdm
 
 from benchmarks.harness.backends import flags_of, stretches
@@ -19,10 +20,14 @@ from sarathi.benchmark.build import build_workload
 from sarathi.benchmark.runner import run_benchmark
 from sarathi.benchmark.system import build_system
 from sarathi.config import parse_args
+from sarathi.metrics.run_folder import read_run
 from sarathi.metrics.run_record import RunRecord
 
 Figures = dict[str, Any]  # numbers, or arrays; the same names for every case of a table
 Measure = Callable[[RunRecord], Figures]  # the record's folder is there until it returns
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 QUIET = ("--no-metrics_config_plots", "--no-metrics_config_report", "--log_level=error")
 
@@ -81,15 +86,30 @@ class Runs:
         ]
 
 
+def finished_requests(record: RunRecord, *columns: str) -> dict[str, np.ndarray]:
+    """Columns of requests.csv, of finished requests, in the order of their ids, so that runs can be paired."""
+    assert record.directory is not None
+    requests = read_run(record.directory, ("request_id", "status", *columns)).requests
+    finished = requests["status"] == "finished"
+    order = np.argsort(requests["request_id"][finished].astype(int))
+    return {name: requests[name][finished][order] for name in ("request_id", *columns)}
+
+
 def run_cases(table: str, cases: Sequence[Case], options: Options, measure: Measure = latencies) -> Runs:
     """Run every case with every seed. `measure` is a function of a module, so that other processes find it."""
     factors, notes = stretches(cases, _serve) if options.backend == "cpu" else ({}, [])
+    if options.backend == "cpu":
+        notes += [
+            f"{w.name}: reduced by {' '.join(w.reduced)}" for w in {c.workload.name: c.workload for c in cases}.values()
+        ]
     jobs = [
         _Job(table, i, seed, tuple(flags_of(case, options, factors)), _tags(case, options), options, measure)
         for i, case in enumerate(cases)
         for seed in options.seeds
     ]
-    done = list(tqdm(_map(jobs, options.processes), table, len(jobs), unit="run", leave=False, disable=None))
+    done = list(
+        tqdm(in_processes(_Job.run, jobs, options.processes), table, len(jobs), unit="run", leave=False, disable=None)
+    )
     n = len(options.seeds)
     return Runs(cases, options.seeds, [done[i * n : (i + 1) * n] for i in range(len(cases))], notes)
 
@@ -136,13 +156,13 @@ def _serve(flags: list[str]) -> tuple[int, float]:
     return summary["num_finished"], summary["makespan"]
 
 
-def _map(jobs: Sequence[_Job], num_processes: int) -> Iterable[Figures]:
+def in_processes(function: Callable[[T], R], jobs: Sequence[T], num_processes: int) -> Iterator[R]:
     """Results in the order of the jobs, whatever order they end in."""
     if num_processes == 1:
-        yield from map(_Job.run, jobs)
+        yield from map(function, jobs)
         return
     with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(_Job.run, jobs)
+        yield from pool.map(function, jobs)
 
 
 def _tags(case: Case, options: Options) -> str:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final, Literal
 
-# Student's t, 97.5 %, by the number of values of which a mean is taken.
+# Student's t, 97.5 %, by the number of values of which a mean is taken; of more than 10, that of 10, which is wider.
 _T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 
-REPRODUCED, DIRECTION, OPPOSITE, NONE = "reproduced", "direction only", "opposite", "no effect"
+# The words of all verdicts. Of a change: of the paper's sign and size; of its sign, of another size; none; of the other
+# sign. Of all else: as the paper has it, some of it, or not. Undecided: the interval, or a single run, does not tell.
+Verdict = Literal["reproduced", "direction only", "no effect", "opposite", "in part", "not reproduced", "undecided"]
+REPRODUCED: Final = "reproduced"
+DIRECTION: Final = "direction only"
+NONE: Final = "no effect"
+OPPOSITE: Final = "opposite"
+PARTLY: Final = "in part"
+NOT_REPRODUCED: Final = "not reproduced"
+UNDECIDED: Final = "undecided"
+LEAST = 1.0  # percent: a change smaller than this is none, the paper's or ours
 
 
 @dataclass(frozen=True)
@@ -27,9 +39,14 @@ class Mean:
     def high(self) -> float:
         return self.value + (self.half or 0.0)
 
-    def text(self, digits: int = 2, unit: str = "") -> str:
+    @property
+    def bar(self) -> tuple[float, float | None]:
+        """What a plot draws."""
+        return self.value, self.half
+
+    def text(self, digits: int = 2, unit: str = "", *, signed: bool = False) -> str:
         spread = "" if self.half is None else f" ± {self.half:,.{digits}f}"
-        return f"{self.value:,.{digits}f}{spread}{unit}"
+        return f"{self.value:{'+' if signed else ''},.{digits}f}{spread}{unit}"
 
 
 def mean_of(values: Sequence[float]) -> Mean:
@@ -37,17 +54,33 @@ def mean_of(values: Sequence[float]) -> Mean:
     n = len(values)
     if n < 2:
         return Mean(values[0])
-    return Mean(statistics.fmean(values), _T.get(n, 1.96) * statistics.stdev(values) / n**0.5)
+    return Mean(statistics.fmean(values), _T[min(n, max(_T))] * statistics.stdev(values) / n**0.5)
 
 
 def change(before: Sequence[float], after: Sequence[float]) -> Mean:
-    """Relative change in percent, seed by seed; 0 where both are 0."""
-    return mean_of([100 * (b / a - 1) if a != b else 0.0 for a, b in zip(before, after, strict=True)])
+    """Relative change in percent, seed by seed; 0 where both are 0, infinite where the first alone is."""
+    return mean_of([percent(a, b) for a, b in zip(before, after, strict=True)])
 
 
-def verdict(paper: float, ours: Mean, least: float = 0.0) -> str:
-    """Whether our effect is the paper's (both in percent, signed): of its sign, beyond the interval, and between half
-    and twice its size; else what it is instead. One smaller than `least` percent is none."""
+def percent(before: float, after: float) -> float:
+    """Relative change."""
+    if before == after:
+        return 0.0
+    return 100 * (after / before - 1) if before else math.inf
+
+
+def verdict(paper: float, ours: Mean, least: float = LEAST) -> Verdict:
+    """Whether our change is the paper's, both in percent, signed.
+
+    Reproduced: of its sign, beyond the interval, and between half and twice its size. A change below `least` is none;
+    where the paper's is none, ours must be none over its whole interval.
+    """
+    if ours.half is None:
+        return UNDECIDED
+    if abs(paper) < least:
+        if max(-ours.low, ours.high) < least:
+            return REPRODUCED
+        return NOT_REPRODUCED if ours.low >= least or ours.high <= -least else UNDECIDED
     sign = 1 if paper > 0 else -1
     low, high = sorted((sign * ours.low, sign * ours.high))
     if abs(ours.value) < least:
@@ -55,6 +88,21 @@ def verdict(paper: float, ours: Mean, least: float = 0.0) -> str:
     if low > 0:
         return REPRODUCED if 0.5 <= ours.value / paper <= 2 else DIRECTION
     return OPPOSITE if high < 0 else NONE
+
+
+def level(paper: Sequence[float], ours: Sequence[float], within: float = 10.0) -> Verdict:
+    """Whether all of our figures are within so many percent of the paper's; in part: all within a factor of 2."""
+    ratios = [a / b if b else math.inf for a, b in zip(ours, paper, strict=True)]
+    if all(abs(ratio - 1) <= within / 100 for ratio in ratios):
+        return REPRODUCED
+    return PARTLY if all(0.5 <= ratio <= 2 for ratio in ratios) else NOT_REPRODUCED
+
+
+def beyond(ours: Mean, bound: float) -> Verdict:
+    """Whether `ours` is above `bound` over its whole interval."""
+    if ours.half is None or ours.low <= bound <= ours.high:
+        return UNDECIDED
+    return REPRODUCED if ours.low > bound else NOT_REPRODUCED
 
 
 @dataclass(frozen=True)

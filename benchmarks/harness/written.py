@@ -31,12 +31,17 @@ class Written:
 
     @property
     def claims(self) -> Sequence[Sequence[str]]:
-        """Of each claim: what it says, the paper's figures, ours, and the verdict."""
+        """Of each claim: the reading, what it says, the paper's figures, ours, and the verdict."""
         return [row for block in self.blocks if block.get("heading") == VERDICT for row in block["rows"]]
 
     @property
-    def num_reproduced(self) -> int:
-        return sum(claim[-1] == REPRODUCED for claim in self.claims)
+    def nearest(self) -> tuple[str, int, int]:
+        """The reading in which most claims, by share, hold: its name, how many of them do, and of how many."""
+        by_reading: dict[str, list[bool]] = {}
+        for claim in self.claims:
+            by_reading.setdefault(claim[0], []).append(claim[-1] == REPRODUCED)
+        reading, held = max(by_reading.items(), key=lambda item: sum(item[1]) / len(item[1]))
+        return reading, sum(held), len(held)
 
 
 def read_reports(results: Path, backend: str) -> list[Written]:
