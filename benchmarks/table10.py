@@ -11,8 +11,8 @@ from benchmarks.harness.cases import Case
 from benchmarks.harness.options import Options, parse_options
 from benchmarks.harness.report import Report
 from benchmarks.harness.run import Runs, run_cases
-from benchmarks.harness.statistics import Mean, verdict
-from benchmarks.table10_distance import COLUMNS, PAPER, Judged, distinct, judged, near
+from benchmarks.harness.statistics import Mean, level, verdict
+from benchmarks.table10_distance import COLUMNS, PAPER, Judged, distinct, judged
 from benchmarks.table10_readings import (
     AS_PRINTED,
     AS_SCRIPTED,
@@ -27,7 +27,7 @@ from benchmarks.table10_readings import (
     measure,
     readings_of,
 )
-from benchmarks.table10_targets import MATTERS, add_sweep
+from benchmarks.table10_targets import add_sweep
 
 READING = "requests, arrivals, profile, target, penalties"
 E2E, _, P90_E2E, _ = LATENCIES
@@ -210,9 +210,9 @@ def add_round_times(report: Report, runs: Runs, closest: Judged, printed: Judged
         {(gaps[0] - gaps[1] - ours[0] + ours[1]) / (looks[0] - looks[1]):.2f} ms."""
     )
     report.add_text(
-        f"""A control, since these round times are the paper's and so hold a part of its gain: in the reading as printed,
-        where APC changes mean E2E time by {runs.change(*printed.cases, E2E).text(2, " %")} by simulated rounds, the same
-        stretch makes it {printed.retimed_change(E2E).text(2, " %")}."""
+        f"""A control, since these round times are the paper's and so hold a part of its gain: in the reading as
+        printed, where APC changes mean E2E time by {runs.change(*printed.cases, E2E).text(2, " %")} by simulated
+        rounds, the same stretch makes it {printed.retimed_change(E2E).text(2, " %")}."""
     )
 
 
@@ -227,12 +227,12 @@ def add_claims(report: Report, runs: Runs, named: Mapping[str, Judged]) -> None:
     for name, one in named.items():
         for metric in LATENCIES:
             paper, ours = PAPER[metric]["change_percent"], runs.change(*one.cases, metric)
-            report.add_claim(f"{name}: {metric}", f"{paper:+.2f} %", ours.text(2, " %"), verdict(paper, ours, MATTERS))
+            report.add_claim(f"{name}: {metric}", f"{paper:+.2f} %", ours.text(2, " %"), verdict(paper, ours))
         for metric in DYNAMICS:
             both = [PAPER[metric][column] for column in COLUMNS]
             means = [runs.mean(case, metric).value for case in one.cases]
             theirs, text = (f"{off:.2f} to {on:.2f}" for off, on in (both, means))
-            report.add_claim(f"{name}: {metric}", theirs, text, near(both, means))
+            report.add_claim(f"{name}: {metric}", theirs, text, level(both, means))
         for metric in COUNTERS:
             _claim_count(report, f"{name}: {metric}", PAPER[metric]["apc_on"], runs.mean(one.cases[1], metric))
 
@@ -250,15 +250,15 @@ def add_closest_claims(report: Report, runs: Runs, one: Judged) -> None:
         simulated = [runs.mean(case, metric).value for metric in LATENCIES]
         for how, ours in (("simulated rounds", simulated), ("rounds as long as the paper's", run.values())):
             theirs, text = (" / ".join(f"{value:.2f}" for value in values) for values in (paper, ours))
-            report.add_claim(f"closest: seconds, {column.replace('_', ' ')}, {how}", theirs, text, near(paper, ours))
+            report.add_claim(f"closest: seconds, {column.replace('_', ' ')}, {how}", theirs, text, level(paper, ours))
     for metric in LATENCIES:
         percent, change = PAPER[metric]["change_percent"], one.retimed_change(metric)
         claim = f"closest: {metric}, rounds as long as the paper's"
-        report.add_claim(claim, f"{percent:+.2f} %", change.text(2, " %"), verdict(percent, change, MATTERS))
+        report.add_claim(claim, f"{percent:+.2f} %", change.text(2, " %"), verdict(percent, change))
 
 
 def _claim_count(report: Report, claim: str, paper: int, ours: Mean) -> None:
-    report.add_claim(claim, f"{paper:,}", ours.text(0), near([paper], [ours.value]))
+    report.add_claim(claim, f"{paper:,}", ours.text(0), level([paper], [ours.value]))
 
 
 def add_headline(report: Report, runs: Runs, closest: Judged) -> None:

@@ -10,13 +10,12 @@ import numpy as np
 
 from benchmarks.harness.cases import Case
 from benchmarks.harness.run import Runs
-from benchmarks.harness.statistics import REPRODUCED, Mean, change
+from benchmarks.harness.statistics import Mean, change
 from benchmarks.paper import rows
 from benchmarks.table10_readings import COUNTERS, DYNAMICS, LATENCIES, OFF, ON, Reading, latency_rows
 
 PAPER = {row["metric"]: row for row in rows("table10")}
 COLUMNS = ("apc_off", "apc_on")  # of PAPER, in the order of `pair`
-NEAR = ("not reproduced", "within a factor of 2", REPRODUCED)  # verdicts on figures that are no effects, worst first
 
 
 def pair(runs: Runs, reading: Reading) -> tuple[Case, Case]:
@@ -28,14 +27,6 @@ def gap(paper: float, ours: float) -> float:
     """0 if they are equal, 1 if one is 0, up to 2 if their signs differ."""
     largest = max(abs(paper), abs(ours))
     return abs(paper - ours) / largest if largest else 0.0
-
-
-def near(paper: Sequence[float], ours: Sequence[float]) -> str:
-    """The verdict on figures of a row: all within 10 %, all within a factor of 2, or not."""
-    ratios = [b / a for a, b in zip(paper, ours, strict=True)]
-    if all(abs(ratio - 1) <= 0.1 for ratio in ratios):
-        return NEAR[2]
-    return NEAR[1] if all(0.5 <= ratio <= 2 for ratio in ratios) else NEAR[0]
 
 
 class Retimed(NamedTuple):

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from benchmarks.harness.plots import lines
 from benchmarks.harness.report import Report
 from benchmarks.harness.run import Runs
-from benchmarks.harness.statistics import Mean
+from benchmarks.harness.statistics import LEAST, Mean
 from benchmarks.table10_distance import pair
 from benchmarks.table10_readings import DYNAMICS, LATENCIES, Reading
 
-MATTERS = 1.0  # percent: a change that is smaller is none
 E2E, TTFT, P90_E2E, _ = LATENCIES
 
 
@@ -63,11 +62,11 @@ def add_sweep(report: Report, runs: Runs, sweep: Sequence[Reading]) -> None:
 
 def where_it_matters(changes: Mapping[float, Mean], decode_only: float) -> str:
     """A sentence on APC's changes of the mean E2E time (percent) by target, and the round of decodes alone (ms)."""
-    targets = [target for target, change in changes.items() if change.high < -MATTERS]
+    targets = [target for target, change in changes.items() if change.high < -LEAST]
     last = max(changes)
     if targets:
-        where = f"""APC lowers mean E2E time by more than {MATTERS:g} % (beyond the interval) up to a target of
+        where = f"""APC lowers mean E2E time by more than {LEAST:g} % (beyond the interval) up to a target of
         {max(targets):g} ms, {max(targets) / decode_only:.2f} of a round of 32 decodes;"""
     else:
-        where = f"at no target of the sweep does APC lower mean E2E time by more than {MATTERS:g} %;"
+        where = f"at no target of the sweep does APC lower mean E2E time by more than {LEAST:g} %;"
     return f"{where} at {last:g} ms it changes it by {changes[last].text(2, ' %')}."

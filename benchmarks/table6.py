@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.cases import Case, scheduler_flags, sharegpt
+from benchmarks.harness.cases import Case, fcfs_or_aging, sharegpt
 from benchmarks.harness.options import Options, parse_options
 from benchmarks.harness.plots import lines
 from benchmarks.harness.report import Cell, Report
-from benchmarks.harness.run import Figures, Runs, latencies, run_cases
-from benchmarks.harness.statistics import REPRODUCED, change, mean_of
+from benchmarks.harness.run import Figures, Runs, finished_requests, latencies, run_cases
+from benchmarks.harness.statistics import change, mean_of
 from benchmarks.paper import paper
-from sarathi.metrics.run_folder import read_run
+from benchmarks.table4 import ALPHA
 from sarathi.metrics.run_record import RunRecord
 from sarathi.simulation.devices import DEVICES
 
@@ -54,8 +54,8 @@ ASSUMPTIONS = (
     "Requests: the first human turn of the first 200 conversations, none left out. Outputs: 'natural' as long as the "
     "dataset's answer, 'natural to n' at most n, 'all n' exactly n, as with ignore_eos.",
     "Arrivals: at once, or one every so many seconds; 'closed loop': as many clients as seats, each of which sends its "
-    "next request when the last has ended, so that none waits and order cannot matter (run under FCFS).",
-    "Aging: alpha 150, beta -1. max_num_seqs 32 to 256; 512 or 2,048 tokens a round (vLLM's default).",
+    "next request when the last has ended, so that none waits and order cannot matter (run under FCFS; 256 clients send all at once).",
+    f"Aging: alpha {ALPHA:g}, beta -1. max_num_seqs 32 to 256; 512 or 2,048 tokens a round (vLLM's default).",
     "All readings run with the first seed, the nearest with all seeds, which draw 1 % of jitter on round times; "
     "intervals are 95 %, Student's t.",
 )
@@ -69,13 +69,12 @@ REAL = (
 def _case(labels: Mapping[str, Any], *, model: Path | None) -> Case:
     outputs, arrivals = str(labels["outputs"]), str(labels["arrivals"])
     policy, chunk, seats = str(labels["policy"]), int(labels["chunk"]), int(labels["seqs"])
-    aging = {"alpha": 150, "beta": -1} if policy == "AGING" else {}
     length = next(iter(OUTPUTS[outputs]), "max_output_tokens")
     reduced = {"num_requests": 40, length: 32, "max_prompt_tokens": 512}
     return Case(
         labels,
         sharegpt(outputs, NUM_REQUESTS, ARRIVALS[arrivals], reduced=reduced, **OUTPUTS[outputs]),
-        scheduler_flags(policy, chunk, seats, **aging),
+        fcfs_or_aging(policy, chunk, seats, ALPHA),
         device=str(labels["device"]),
         system=() if model is None else (f"--model_config_model={model}",),
     )
@@ -105,12 +104,9 @@ def cases(options: Options) -> list[Case]:
 
 def measure(record: RunRecord) -> Figures:
     """Latencies, and when each request arrived and ended, by its number."""
-    assert record.directory is not None
-    requests = read_run(record.directory, ("request_id", "status", "arrival_time", "request_e2e_time")).requests
-    order = np.argsort(requests["request_id"].astype(int))
-    order = order[requests["status"][order] == "finished"]
-    arrivals = requests["arrival_time"][order]
-    return {**latencies(record), "arrived": arrivals, "ended": arrivals + requests["request_e2e_time"][order]}
+    requests = finished_requests(record, "arrival_time", "request_e2e_time")
+    arrivals = requests["arrival_time"]
+    return {**latencies(record), "arrived": arrivals, "ended": arrivals + requests["request_e2e_time"]}
 
 
 def sending_times(ended: np.ndarray, num_clients: int) -> np.ndarray:
@@ -268,11 +264,12 @@ def add_claims(report: Report, ranking: Ranking) -> None:
     labels = ", ".join(f"{value}" for name, value in case.labels.items() if name != "policy")
     differences = {name: ours[name] / theirs - 1 for name, theirs in paper_eight().items()}
     for name, theirs in paper_eight().items():
-        report.add_claim(
+        report.add_check(
             "total time" if name == "total" else f"E2E time, {name}",
             f"{theirs:.2f} s",
             f"{ours[name]:.2f} s ({100 * differences[name]:+.1f} %)",
-            REPRODUCED if abs(differences[name]) <= WITHIN else "not reproduced",
+            abs(differences[name]) <= WITHIN,
+            "the nearest",
         )
     got = [name for name, difference in differences.items() if abs(difference) <= WITHIN]
     missed = [f"{name} ({100 * d:+.0f} %)" for name, d in differences.items() if abs(d) > WITHIN]
