@@ -300,7 +300,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = options_parser(__doc__)
     parser.add_argument("figure", choices=(*FROM_TABLE_4, "figure6"))
     args = parser.parse_args(argv)
-    options = options_from(args)
+    options = options_from(args, logs_runs=args.figure == "figure6")
     if args.figure == "figure6":
         figure6(options)
         return

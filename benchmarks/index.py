@@ -7,25 +7,39 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks.harness.options import BACKENDS
-from benchmarks.harness.report import NOTICES, VERDICT
-from benchmarks.harness.statistics import DIRECTION, OPPOSITE, REPRODUCED
-from benchmarks.harness.written import Written, read_reports
+from benchmarks.harness.report import CLAIM_COLUMNS, NOTICES, VERDICT, is_number
+from benchmarks.harness.statistics import (
+    DIRECTION,
+    NONE,
+    NOT_REPRODUCED,
+    OPPOSITE,
+    PARTLY,
+    REPRODUCED,
+    UNDECIDED,
+    Verdict,
+)
+from benchmarks.harness.written import VERDICTS, Claim, Written, read_reports
 from sarathi.metrics.html.page import NO_VALUE, Cell, Page, Tone, Value
 from sarathi.metrics.sinks import write_text
 
 TITLE = "The paper's tables and figures beside ours"
 SUBTITLE = "Fairness-Aware and Latency-Controllable Scheduling for Chunked-Prefill LLM Serving"
 SHORT = {"sim": "simulated", "cpu": "CPU", "cuda": "CUDA"}
-TONES: Mapping[str, Tone] = {REPRODUCED: "good", DIRECTION: "muted", OPPOSITE: "bad", "not reproduced": "bad"}
+TONES: Mapping[Verdict, Tone] = {
+    REPRODUCED: "good",
+    DIRECTION: "",
+    PARTLY: "",
+    NONE: "bad",
+    OPPOSITE: "bad",
+    NOT_REPRODUCED: "bad",
+    UNDECIDED: "muted",
+}
 NO_BREAK = "\u00a0"
-NUMBER = re.compile(r"[-+−]?\d[\d,]*(\.\d+)?")
 
 
 def index_page(results: Path) -> str:
@@ -47,23 +61,23 @@ def _add_overview(page: Page, backend: str, reports: Sequence[Written]) -> None:
     page.add_section(f"Verdicts, {SHORT[backend]}", anchor=backend)
     page.add_notice(NOTICES[backend])
     judged = [report for report in reports if report.claims]
-    counts = {report.name: Counter(claim[-1] for claim in report.claims) for report in judged}
-    verdicts = [REPRODUCED, *sorted({v for count in counts.values() for v in count} - {REPRODUCED})]
     page.add_table(
-        ["table or figure", "claims", *verdicts],
+        ["table or figure", "reading", "claims", *VERDICTS],
         [
-            [_link(backend, report, _short(report)), len(report.claims), *(counts[report.name][v] for v in verdicts)]
+            [
+                _link(backend, report, _short(report)),
+                reading,
+                len(verdicts),
+                *map(Counter(verdicts).__getitem__, VERDICTS),
+            ]
             for report in judged
+            for reading, verdicts in report.by_reading.items()
         ],
-        caption="How many of the paper's claims came out",
+        caption="How many of the paper's claims came out, by reading of its setup",
     )
     page.add_table(
-        ["where", "the paper's claim", "paper", "ours", "verdict"],
-        [
-            [_link(backend, report, _short(report)), claim, paper, ours, _verdict(verdict)]
-            for report in judged
-            for claim, paper, ours, verdict in report.claims
-        ],
+        ["where", *CLAIM_COLUMNS],
+        [[_link(backend, report, _short(report)), *_claim(claim)] for report in judged for claim in report.claims],
         caption="Every claim",
     )
 
@@ -72,6 +86,8 @@ def _add_report(page: Page, backend: str, report: Written) -> None:
     suffix = "" if backend == "sim" else f", {SHORT[backend]}"
     page.add_section(report.title + suffix, name=_short(report) + suffix, anchor=_anchor(backend, report))
     page.add_notice(report.notice)
+    if report.headlines:
+        page.add_list(report.headlines)
     for block in report.blocks:
         match block["kind"]:
             case "text":
@@ -79,29 +95,28 @@ def _add_report(page: Page, backend: str, report: Written) -> None:
             case "list":
                 page.add_list(block["items"], title=block["heading"])
             case "table":
-                page.add_table(block["columns"], _cells(block), caption=block["heading"])
+                cells = [*map(_claim, report.claims)] if block["heading"] == VERDICT else _cells(block["rows"])
+                page.add_table(block["columns"], cells, caption=block["heading"])
                 if block["note"]:
                     page.add_text(block["note"])
             case "figure":
                 page.add_image(_png(report.path.parent / block["file"]), block["caption"])
 
 
-def _cells(block: Mapping[str, Any]) -> list[list[Value]]:
-    """The table's cells: verdicts have their colour; elsewhere columns of numbers alone sort as such."""
-    rows = block["rows"]
-    if block["heading"] == VERDICT:
-        return [[*row[:-1], _verdict(row[-1])] for row in rows]
-    numeric = [all(text == NO_VALUE or NUMBER.match(text) for text in column) for column in zip(*rows, strict=True)]
+def _claim(claim: Claim) -> list[Value]:
+    """Its cells; the verdict has its colour."""
+    return [*claim[:-1], Cell(claim.verdict.replace(" ", NO_BREAK), tone=TONES[claim.verdict])]
+
+
+def _cells(rows: Sequence[Sequence[str]]) -> list[list[Value]]:
+    """Columns of numbers alone sort as such."""
+    numeric = [all(map(is_number, column)) for column in zip(*rows, strict=True)]
     return [[Cell(text, _value(text)) if n else text for text, n in zip(row, numeric, strict=True)] for row in rows]
 
 
-def _verdict(text: str) -> Cell:
-    return Cell(text.replace(" ", NO_BREAK), tone=TONES.get(text, ""))
-
-
 def _value(text: str) -> float:
-    found = NUMBER.match(text)
-    return float(found[0].replace(",", "").replace("−", "-")) if found else math.nan
+    """Of a number, which its interval or unit may follow."""
+    return math.nan if text == NO_VALUE else float(text.split()[0].replace(",", "").replace("−", "-"))
 
 
 def _png(path: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""How far a reading of Table 10 is from the paper's figures: distances, rounds as long as the paper's, verdicts."""
+"""How far a reading of Table 10 is from the paper's figures: distances, and rounds as long as the paper's."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from benchmarks.table10_readings import COUNTERS, DYNAMICS, LATENCIES, OFF, ON, 
 
 PAPER = {row["metric"]: row for row in rows("table10")}
 COLUMNS = ("apc_off", "apc_on")  # of PAPER, in the order of `pair`
+# Two distances, since which level enters decides between readings that are close: once rounds last as long as the
+# paper's, or as simulated.
+DISTANCE, OWN_DISTANCE = "distance", "distance, own rounds"
 
 
 def pair(runs: Runs, reading: Reading) -> tuple[Case, Case]:
@@ -71,10 +74,10 @@ class Judged(NamedTuple):
         return change(before, after)
 
 
-def judged(runs: Runs, reading: Reading) -> Judged:
-    """Both runs of `reading` beside the paper's. Distances are mean gaps: changes of the latencies, dynamics, counters
-    with APC, level of the latencies once rounds last as long as the paper's; the mean of these four; and apart from it
-    the level as simulated, since which level is taken decides between readings that are close."""
+def judged(runs: Runs, reading: Reading, *, simulated: bool = True) -> Judged:
+    """Both runs of `reading` beside the paper's. Distances are mean gaps: changes of the latencies, dynamics; where it
+    is `simulated` and so has the paper's size, counters with APC and both levels of the latencies; and of them means.
+    """
     cases = pair(runs, reading)
     both = (retimed(runs, cases[0], COLUMNS[0]), retimed(runs, cases[1], COLUMNS[1]))
 
@@ -85,17 +88,22 @@ def judged(runs: Runs, reading: Reading) -> Judged:
             for column, case in [*zip(COLUMNS, cases, strict=True)][first:]
         ]
 
-    levels = [
+    changes = [gap(PAPER[m]["change_percent"], runs.change(*cases, m).value) for m in LATENCIES]
+    shape = {"changes": statistics.fmean(changes), "dynamics": statistics.fmean(gaps(DYNAMICS))}
+    if not simulated:
+        return Judged(reading, cases, both, {DISTANCE: statistics.fmean(shape.values()), **shape})
+    shape["counters"] = statistics.fmean(gaps(COUNTERS, first=1))
+    level = statistics.fmean(
         gap(PAPER[metric][column], value)
         for column, run in zip(COLUMNS, both, strict=True)
         for metric, value in zip(LATENCIES, run.values(), strict=True)
-    ]
-    changes = [gap(PAPER[m]["change_percent"], runs.change(*cases, m).value) for m in LATENCIES]
-    parts = {"changes": changes, "dynamics": gaps(DYNAMICS), "counters": gaps(COUNTERS, first=1), "level": levels}
-    means = {name: statistics.fmean(values) for name, values in parts.items()}
-    simulated = statistics.fmean(gaps(LATENCIES))
-    distance = statistics.fmean(means.values())
-    return Judged(reading, cases, both, {"distance": distance, **means, "level as simulated": simulated})
+    )
+    own_level = statistics.fmean(gaps(LATENCIES))
+    distances = {
+        DISTANCE: statistics.fmean([*shape.values(), level]),
+        OWN_DISTANCE: statistics.fmean([*shape.values(), own_level]),
+    }
+    return Judged(reading, cases, both, {**distances, **shape, "level": level, "level, own rounds": own_level})
 
 
 def distinct(runs: Runs, readings: Sequence[Reading]) -> tuple[list[Reading], dict[Reading, Reading]]:

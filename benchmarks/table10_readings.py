@@ -26,7 +26,7 @@ LATENCIES = ("mean_request_e2e_s", "mean_prefill_e2e_s", "p90_request_e2e_s", "p
 DYNAMICS = ("avg_scheduled_prefill_seqs", "avg_prefill_chunk_size")
 COUNTERS = ("blocked_by_activity_cap", "blocked_by_min_effective_chunk")
 
-REQUEST_COLUMNS = ("status", "tenant", "arrival_time", "request_e2e_time", "prefill_e2e_time")
+REQUEST_COLUMNS = ("status", "arrival_time", "request_e2e_time", "prefill_e2e_time")
 ROUND_COLUMNS = (
     *("num_prefills", "batch_num_prefill_tokens", "batch_num_decode_tokens", "batch_execution_time", "num_waiting"),
     *("num_running", "prefill_cap", "num_refused_by_cap", "num_refused_by_min_chunk", "num_warm_starts"),
@@ -134,13 +134,11 @@ def measure(record: RunRecord) -> Figures:
     assert record.directory is not None
     run = read_run(record.directory, REQUEST_COLUMNS, ROUND_COLUMNS)
     finished = {name: values[run.requests["status"] == "finished"] for name, values in run.requests.items()}
-    e2e, ttft, tenant = finished["request_e2e_time"], finished["prefill_e2e_time"], finished["tenant"]
+    e2e, ttft = finished["request_e2e_time"], finished["prefill_e2e_time"]
     return {
         **latencies(record),
         **latency_rows(e2e, ttft),
         **round_figures(run.rounds),
-        "short_e2e_s": float(e2e[tenant == "short"].mean()),
-        "long_e2e_s": float(e2e[tenant == "long"].mean()),
         "itl_mean_ms": 1e3 * record.summary["decode_token_execution_plus_preemption_time"]["mean"],
         "arrival": finished["arrival_time"],
         "e2e": e2e,

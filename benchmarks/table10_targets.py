@@ -33,7 +33,8 @@ def add_sweep(report: Report, runs: Runs, sweep: Sequence[Reading]) -> None:
         to_sarathi = runs.change(sarathi, mine[best][1], E2E)
         report.add_text(
             f"""{profile}: {where_it_matters(changes[E2E], decode_only)} LPRS with APC is fastest at {best:g} ms, and
-            its mean E2E time is then {to_sarathi.text(2, " %")} against plain SARATHI with a budget of 512."""
+            its mean E2E time is then {to_sarathi.text(unit=" %", signed=True)} against plain SARATHI with a budget of
+            512."""
         )
         for target, both in mine.items():
             table.append(
@@ -41,8 +42,8 @@ def add_sweep(report: Report, runs: Runs, sweep: Sequence[Reading]) -> None:
                     profile,
                     f"{target:g}",
                     *(runs.mean(case, E2E).value for case in both),
-                    *(changes[metric][target].text() for metric in (E2E, TTFT)),
-                    *(runs.change(sarathi, case, E2E).text() for case in both),
+                    *(changes[metric][target].text(signed=True) for metric in (E2E, TTFT)),
+                    *(runs.change(sarathi, case, E2E).text(signed=True) for case in both),
                     *(runs.mean(case, DYNAMICS[0]).value for case in both),
                     *(runs.mean(case, "itl_p99_ms").value for case in both),
                 ]
@@ -69,4 +70,4 @@ def where_it_matters(changes: Mapping[float, Mean], decode_only: float) -> str:
         {max(targets):g} ms, {max(targets) / decode_only:.2f} of a round of 32 decodes;"""
     else:
         where = f"at no target of the sweep does APC lower mean E2E time by more than {LEAST:g} %;"
-    return f"{where} at {last:g} ms it changes it by {changes[last].text(2, ' %')}."
+    return f"{where} at {last:g} ms it changes it by {changes[last].text(unit=' %', signed=True)}."

@@ -18,6 +18,7 @@ from benchmarks.table4 import CONTEXT_512, EXACT, LEVEL_TOLERANCE
 from benchmarks.table5_fits import (
     ALPHAS,
     ONE_GPU,
+    ONE_WORKER,
     SETTINGS,
     Reading,
     Results,
@@ -36,7 +37,7 @@ SYSTEMS = {
 }
 PROFILES = ("lean", "sarathi_2024")
 OUTPUTS = {"exact": (), "to 512 in all": CONTEXT_512}
-ALONE = Reading(ONE_GPU, "lean", "exact")
+ALONE = Reading(ONE_WORKER, "lean", "exact")
 
 ASSUMPTIONS = (
     "Workload: that of Table 4, as the paper says: 172 of the first 200 first turns, one every 0.1 s. 'exact': each "
@@ -49,7 +50,7 @@ ASSUMPTIONS = (
     "with one GPU's, so that its nearness is no independent evidence for that reading.",
     "Seeds draw 1 % of jitter on round times. Intervals are 95 %, Student's t over seeds; changes are paired by seed.",
 )
-ONE_WORKER = (
+NO_PARALLEL_WORKERS = (
     "One worker: the executor of a real model has no tensor or pipeline parallel workers yet, so that what Aging "
     "changes is shown in the single-worker form, with alpha 150, and the paper's level on two GPUs is not judged."
 )
@@ -78,7 +79,7 @@ def _cases(options: Options) -> list[Case]:
             fcfs_or_aging(policy, chunk, seats, alpha),
             device="rtx_5090",
             profile=reading.profile,
-            system=(*SYSTEMS[reading.system], *OUTPUTS[reading.outputs]),
+            system=(*SYSTEMS.get(reading.system, ()), *OUTPUTS[reading.outputs]),
         )
         for reading in readings(options)
         for chunk, seats in SETTINGS
@@ -195,11 +196,12 @@ def add_changes(report: Report, results: Results) -> None:
             halves += [change.half or 0.0 for change in changes]
             alike = results.verdicts(reading, alpha).count(REPRODUCED)
             table.append([reading.name, f"{alpha:g}", *(change.value for change in changes), f"{alike}"])
+    spread = f"; intervals are at most ± {max(halves):.2f}" if any(halves) else ""
     report.add_table(
         "What Aging changes, percent",
         ["reading", "alpha", *(f"{figures[column]}, {c}/{seats}" for column, (c, seats) in cells), "as paper"],
         table,
-        note=f"""Against FCFS by chunk/seqs, negative is better; intervals are at most ± {max(halves):.2f}. 'as paper':
+        note=f"""Against FCFS by chunk/seqs, negative is better{spread}. 'as paper':
         in how many settings mean E2E changes as in the paper, less than {LEAST:g} % being none. P95 TTFT and ITL P99:
         the CSV file. Where prompt and output end at 512 together, the shortest prompts, which Aging takes first, have
         the longest outputs.""",
@@ -303,7 +305,7 @@ def run(options: Options) -> None:
     runs = run_cases("table5", _cases(options), options, measure)
     results = Results(runs, readings(options), alphas(options))
     report = Report("table5", "Table 5: Aging against FCFS on two RTX 5090", options)
-    report.add_list("Assumptions", [*(ASSUMPTIONS if is_simulated else (ONE_WORKER,)), *runs.notes])
+    report.add_list("Assumptions", [*(ASSUMPTIONS if is_simulated else (NO_PARALLEL_WORKERS,)), *runs.notes])
     add_rounds(report, results)
     if is_simulated:
         add_readings(report, results)

@@ -21,7 +21,7 @@ Setting = tuple[int, int]  # (chunk, seats)
 
 SETTINGS: tuple[Setting, ...] = ((256, 10), (256, 32), (512, 32))
 ALPHAS = (150.0, 30.0)  # of weight bases 500 and 100; the first is that of Table 4
-ONE_GPU = "one GPU"
+ONE_GPU, ONE_WORKER = "one GPU", "one worker"  # the former simulated, the latter real
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Reading:
 
     @property
     def name(self) -> str:
+        if self.system == ONE_WORKER:  # a real engine is its own profile
+            return self.system
         return f"{self.system}, {self.profile}" + ("" if self.outputs == "exact" else f", {self.outputs}")
 
     @property

@@ -54,7 +54,8 @@ ASSUMPTIONS = (
     "Requests: the first human turn of the first 200 conversations, none left out. Outputs: 'natural' as long as the "
     "dataset's answer, 'natural to n' at most n, 'all n' exactly n, as with ignore_eos.",
     "Arrivals: at once, or one every so many seconds; 'closed loop': as many clients as seats, each of which sends its "
-    "next request when the last has ended, so that none waits and order cannot matter (run under FCFS; 256 clients send all at once).",
+    "next request when the last has ended, so that none waits and order cannot matter (run under FCFS; 256 clients "
+    "send all at once).",
     f"Aging: alpha {ALPHA:g}, beta -1. max_num_seqs 32 to 256; 512 or 2,048 tokens a round (vLLM's default).",
     "All readings run with the first seed, the nearest with all seeds, which draw 1 % of jitter on round times; "
     "intervals are 95 %, Student's t.",

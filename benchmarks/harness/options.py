@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 SEEDS = (1, 2, 3, 4, 5)
 BACKENDS = ("sim", "cpu", "cuda")
@@ -65,8 +68,11 @@ def options_parser(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def options_from(args: argparse.Namespace) -> Options:
-    """Options from what `options_parser` parsed."""
+def options_from(args: argparse.Namespace, *, logs_runs: bool = True) -> Options:
+    """Options from what `options_parser` parsed; `logs_runs`: whether there are runs that wandb can record."""
+    if args.wandb_project and not logs_runs:
+        logger.warning("--wandb-project has no effect: nothing is served here")
+        args.wandb_project = None
     simulated = args.backend == "sim"
     if args.seeds is not None and len({*args.seeds}) < len(args.seeds):
         raise SystemExit("--seeds: a seed stands twice, which is no second run")
@@ -82,6 +88,6 @@ def options_from(args: argparse.Namespace) -> Options:
     )
 
 
-def parse_options(description: str | None, argv: Sequence[str] | None) -> Options:
+def parse_options(description: str | None, argv: Sequence[str] | None, *, logs_runs: bool = True) -> Options:
     """The options of a table without flags of its own."""
-    return options_from(options_parser(description).parse_args(argv))
+    return options_from(options_parser(description).parse_args(argv), logs_runs=logs_runs)

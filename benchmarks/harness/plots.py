@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.harness.statistics import Mean
 from sarathi.metrics.plot_style import COLORS, GREY, LINE_STYLES, new_figure, save_figure
 
 if TYPE_CHECKING:
@@ -18,12 +19,39 @@ LIGHT_GREY = "#c5cad2"
 TITLE, LEGEND_ROW, ABOVE, BELOW, ROW = 0.42, 0.2, 0.4, 0.72, 2.9  # inches: over and under panels; a further row of them
 BARS_AT_ONCE = 0.8  # of the room of a group
 
+Bar = tuple[float, float | None]  # its height, and half its interval
+
+
+def panels_beside_paper(
+    name: str,
+    paper: Mapping[str, Sequence[float]],
+    ours: Mapping[str, Mapping[str, Sequence[Mean]]],
+    constants: Mapping[str, Sequence[float]] | None,
+) -> dict[str, Mapping[str, Sequence[Bar]]]:
+    """Panels for `bars`: ours[reading][bar], a mean a group. The paper's stand beside our first reading, and again
+    beside that plus `constants`, one a bar and group; without these, as levels are not compared, on their own.
+    """
+    theirs: dict[str, Sequence[Bar]] = {bar: [(value, None) for value in values] for bar, values in paper.items()}
+    panels: dict[str, Mapping[str, Sequence[Bar]]] = {}
+    if constants is None:
+        panels[f"{name}, paper"] = theirs
+    for i, (reading, series) in enumerate(ours.items()):
+        beside = theirs if i == 0 and constants else {}
+        panels[f"{name}, {reading}"] = {**beside, **{bar: [mean.bar for mean in series[bar]] for bar in series}}
+        if beside and constants:
+            shifted = {bar: zip(means, constants[bar], strict=True) for bar, means in series.items()}
+            panels[f"{name}, {reading} + constants"] = {
+                **theirs,
+                **{bar: [(mean.value + c, mean.half) for mean, c in pairs] for bar, pairs in shifted.items()},
+            }
+    return panels
+
 
 def bars(
     path: Path,
     title: str,
     axis: str | Sequence[str],
-    panels: Mapping[str, Mapping[str, Sequence[tuple[float, float | None]]]],
+    panels: Mapping[str, Mapping[str, Sequence[Bar]]],
     groups: Sequence[str],
     caption: str,
 ) -> Path:

@@ -6,16 +6,27 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
-from benchmarks.harness.report import VERDICT
-from benchmarks.harness.statistics import REPRODUCED
+from benchmarks.harness.report import CLAIM_COLUMNS, VERDICT
+from benchmarks.harness.statistics import REPRODUCED, Verdict
 
 TABLES = tuple(f"table{i}" for i in range(3, 11))
 FIGURES = tuple(f"figure{i}" for i in range(2, 7))
 ORDER = (*TABLES, *FIGURES, "sweep")
 PARTS_OF = {"text": ("text",), "list": ("heading", "items"), "table": ("heading", "columns", "rows", "note"),
             "figure": ("file", "caption")}  # fmt: skip
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
+
+class Claim(NamedTuple):
+    """A row of the table of verdicts."""
+
+    reading: str
+    claim: str
+    paper: str
+    ours: str
+    verdict: Verdict
 
 
 @dataclass(frozen=True)
@@ -30,18 +41,23 @@ class Written:
     blocks: Sequence[Mapping[str, Any]]
 
     @property
-    def claims(self) -> Sequence[Sequence[str]]:
-        """Of each claim: the reading, what it says, the paper's figures, ours, and the verdict."""
-        return [row for block in self.blocks if block.get("heading") == VERDICT for row in block["rows"]]
+    def claims(self) -> Sequence[Claim]:
+        return [Claim(*row) for block in self.blocks if block.get("heading") == VERDICT for row in block["rows"]]
+
+    @property
+    def by_reading(self) -> Mapping[str, Sequence[Verdict]]:
+        """The verdicts of each reading."""
+        verdicts: dict[str, list[Verdict]] = {}
+        for claim in self.claims:
+            verdicts.setdefault(claim.reading, []).append(claim.verdict)
+        return verdicts
 
     @property
     def nearest(self) -> tuple[str, int, int]:
-        """The reading in which most claims, by share, hold: its name, how many of them do, and of how many."""
-        by_reading: dict[str, list[bool]] = {}
-        for claim in self.claims:
-            by_reading.setdefault(claim[0], []).append(claim[-1] == REPRODUCED)
-        reading, held = max(by_reading.items(), key=lambda item: sum(item[1]) / len(item[1]))
-        return reading, sum(held), len(held)
+        """The reading in which most claims, by share, hold: its name, how many of them do, and of how many. Only for a
+        report with claims."""
+        counts = [(reading, of.count(REPRODUCED), len(of)) for reading, of in self.by_reading.items()]
+        return max(counts, key=lambda count: (count[1] / count[2], count[1]))
 
 
 def read_reports(results: Path, backend: str) -> list[Written]:
@@ -56,7 +72,11 @@ def _read(path: Path) -> Written:
         data = json.loads(path.read_text(encoding="utf-8"))
         blocks = data["blocks"]
         complete = all(block.keys() >= {*PARTS_OF[block["kind"]]} for block in blocks)
-        if data["name"] != path.stem or not complete:
+        judged = [block for block in blocks if block.get("heading") == VERDICT]
+        known = all(tuple(block["columns"]) == CLAIM_COLUMNS for block in judged) and all(
+            len(row) == len(CLAIM_COLUMNS) and row[-1] in VERDICTS for block in judged for row in block["rows"]
+        )
+        if data["name"] != path.stem or not (complete and known):
             raise ValueError
         return Written(path, data["name"], data["title"], data["notice"], data["headlines"], blocks)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
