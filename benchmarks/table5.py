@@ -61,7 +61,11 @@ def readings(options: Options) -> list[Reading]:
     if options.backend != "sim":
         return [ALONE]
     if options.quick:
-        return [ALONE, Reading("TP 2", "lean", "exact"), Reading("PP 2", "sarathi_2024", "to 512 in all")]
+        return [
+            Reading(ONE_GPU, "lean", "exact"),
+            Reading("TP 2", "lean", "exact"),
+            Reading("PP 2", "sarathi_2024", "to 512 in all"),
+        ]
     return [Reading(system, profile, outputs) for outputs in OUTPUTS for system in SYSTEMS for profile in PROFILES]
 
 
