@@ -10,7 +10,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from benchmarks import table5, table6
+from benchmarks import table5, table6, table6_readings
 from benchmarks.harness.cases import Case
 from benchmarks.harness.options import Options
 from benchmarks.harness.statistics import NOT_REPRODUCED, REPRODUCED, Verdict
@@ -81,15 +81,15 @@ def test_table6(tmp_path: Path) -> None:
     assert answers[:2] == ["no; at most 0.075 s apart", "no"]
     assert answers[2].startswith("then that much")
     assert answers[3] == "87.3 on average"
-    num_readings = len(table6.cases(Options(quick=True)))
-    best = tables[f"The nearest {table6.NUM_BEST} of {num_readings} readings"]
+    num_readings = len(table6_readings.cases(Options(quick=True)))
+    best = tables[f"The nearest {table6_readings.NUM_BEST} of {num_readings} readings"]
     assert len(best["columns"]) == 14
     assert best["rows"][0][6:] == ["14.99", "6.55", "6.52", "8.60", "9.56", "10.52", "12.70", "12.90"]
     distances = [float(row[5].replace(",", "")) for row in best["rows"][1:]]
     assert distances == sorted(distances)
-    assert len(distances) == table6.NUM_BEST == len(tables["The same readings"]["rows"])
+    assert len(distances) == table6_readings.NUM_BEST == len(tables["The same readings"]["rows"])
     arrivals = [row for row in tables["How near one comes with each choice"]["rows"] if row[0] == "arrivals"]
-    assert [row[1] for row in arrivals] == list(table6.ARRIVALS)
+    assert [row[1] for row in arrivals] == list(table6_readings.ARRIVALS)
     assert [row[1] for row in tables["Verdict"]["rows"]][:2] == ["total time", "E2E time, mean"]
     assert {row[-1] for row in tables["Verdict"]["rows"]} <= {REPRODUCED, NOT_REPRODUCED}
     readings = rows_of(tmp_path / "sim-quick" / "table6-readings.csv")
@@ -100,34 +100,34 @@ def test_table6(tmp_path: Path) -> None:
 def test_sending_times_of_a_closed_loop() -> None:
     """Two clients: the third request is sent when the first of two has ended, the fourth at the next end."""
     ended = np.array([5.0, 2.0, 4.0, 9.0])
-    assert table6.sending_times(ended, 2).tolist() == [0, 0, 2, 4]
-    assert table6.sending_times(ended, 9).tolist() == [0, 0, 0, 0]
+    assert table6_readings.sending_times(ended, 2).tolist() == [0, 0, 2, 4]
+    assert table6_readings.sending_times(ended, 9).tolist() == [0, 0, 0, 0]
 
 
 def test_eight_figures_count_from_sending_in_a_closed_loop() -> None:
     figures = {"arrived": np.zeros(3), "ended": np.array([3.0, 2.0, 6.0])}
 
     def case(arrivals: str) -> Case:
-        return next(c for c in table6.cases(Options(quick=True)) if c.labels["arrivals"] == arrivals)
+        return next(c for c in table6_readings.cases(Options(quick=True)) if c.labels["arrivals"] == arrivals)
 
-    closed = case(table6.CLOSED)
+    closed = case(table6_readings.CLOSED)
     closed = Case({**closed.labels, "seqs": 2}, closed.workload, closed.scheduler)
-    at_once, looped = table6.eight(case("at once"), figures), table6.eight(closed, figures)
+    at_once, looped = table6_readings.eight(case("at once"), figures), table6_readings.eight(closed, figures)
     assert (at_once["total"], at_once["mean"], at_once["max"]) == (6.0, pytest.approx(11 / 3), 6.0)
     assert (looped["total"], looped["mean"], looped["max"]) == (6.0, 3.0, 4.0)
 
 
 def test_distance() -> None:
     theirs = {"a": 1.0, "b": 2.0}
-    assert table6.distance(theirs, theirs) == table6.Distance(0.0, 0.0, 1.0)
-    twice = table6.distance(theirs, {"a": 0.5, "b": 1.0})
+    assert table6_readings.distance(theirs, theirs) == table6_readings.Distance(0.0, 0.0, 1.0)
+    twice = table6_readings.distance(theirs, {"a": 0.5, "b": 1.0})
     assert (twice.level, twice.shape, twice.speed) == pytest.approx((np.log(2), 0.0, 2.0))
-    swapped = table6.distance(theirs, {"a": 2.0, "b": 1.0})
+    swapped = table6_readings.distance(theirs, {"a": 2.0, "b": 1.0})
     assert (swapped.level, swapped.shape, swapped.speed) == pytest.approx((np.log(2), np.log(2), 1.0))
 
 
 @pytest.mark.parametrize(("name", "billions"), [("openPangu-Embedded-1B", 1.0), ("openPangu-Embedded-7B", 7.0)])
 def test_models_have_the_size_that_names_them(name: str, billions: float) -> None:
     """Of their layers: the name counts no embedding."""
-    shape = load_model_shape(table6.MODELS[name])
+    shape = load_model_shape(table6_readings.MODELS[name])
     assert shape.num_layers * shape.layer_params() / 1e9 == pytest.approx(billions, rel=0.1)

@@ -6,7 +6,7 @@ import argparse
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -36,6 +36,10 @@ class Options:
     def predictors(self) -> Path:
         """Where make leaves the latency predictors that it trains."""
         return self.results / "predictor"
+
+    def for_search(self) -> Options:
+        """With one seed, and no copy of the runs: for runs that only choose what the table then runs."""
+        return replace(self, seeds=self.seeds[:1], wandb_project=None, keep_runs=False)
 
     def predictor(self, device: str, profile: str) -> Path:
         """The latency predictor for the device that this backend runs on: the simulated one, or the real one here.
@@ -71,8 +75,7 @@ def options_parser(description: str | None) -> argparse.ArgumentParser:
 def options_from(args: argparse.Namespace, *, logs_runs: bool = True) -> Options:
     """Options from what `options_parser` parsed; `logs_runs`: whether there are runs that wandb can record."""
     if args.wandb_project and not logs_runs:
-        logger.warning("--wandb-project has no effect: nothing is served here")
-        args.wandb_project = None
+        logger.warning("--wandb-project: no effect here, where no request is served")
     simulated = args.backend == "sim"
     if args.seeds is not None and len({*args.seeds}) < len(args.seeds):
         raise SystemExit("--seeds: a seed stands twice, which is no second run")
@@ -83,7 +86,7 @@ def options_from(args: argparse.Namespace, *, logs_runs: bool = True) -> Options
         seeds=tuple(args.seeds or default_seeds),
         quick=args.quick,
         processes=(args.processes or os.cpu_count() or 1) if simulated else 1,
-        wandb_project=args.wandb_project or None,
+        wandb_project=(args.wandb_project or None) if logs_runs else None,
         keep_runs=args.keep_runs,
     )
 
