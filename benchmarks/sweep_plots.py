@@ -35,7 +35,7 @@ def add_figures(report: Report, runs: Runs, names: Sequence[str], load: float, t
         path = plot_curves(report.path(f"-{key}.png"), title, axis, panels, caption, log_y=True, level=level)
         report.add_figure(path, f"{title}, by rate offered")
     title = "Goodput: requests a second that keep both targets"
-    panels = {name: goodput(curve(runs, name, "met_percent")) for name in names}
+    panels = {name: curve(runs, name, "goodput_requests_per_s") for name in names}
     path = plot_curves(report.path("-goodput.png"), title, "requests a second", panels, CAPTION)
     report.add_figure(path, f"{title}, by rate offered")
     for trade in TRADES:
@@ -57,11 +57,6 @@ def curve(runs: Runs, workload: str, figure: str) -> dict[str, list[tuple[float,
             point = float(case.labels["qps"]), runs.mean(case, figure).value
             lines.setdefault(str(case.labels["scheduler"]), []).append(point)
     return lines
-
-
-def goodput(lines: dict[str, list[tuple[float, float]]]) -> dict[str, list[tuple[float, float]]]:
-    """From percent of requests to requests a second."""
-    return {name: [(qps, qps * met / 100) for qps, met in points] for name, points in lines.items()}
 
 
 def style_of(names: Sequence[str]) -> dict[str, dict[str, Any]]:

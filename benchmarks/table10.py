@@ -33,6 +33,7 @@ READING = "requests, arrivals, profile, target, penalties"
 E2E, _, P90_E2E, _ = LATENCIES
 CLOSEST, CLOSEST_OWN = "closest", "closest, own rounds"
 WITHIN = 10.0  # percent, of what is judged by its level
+CLOSE = 0.01  # of distances: what is no farther apart could as well be the closest
 
 ASSUMPTIONS = (
     "The paper prints 'ms'; only seconds are consistent: between its prefill and its end a request would take 7 ms, "
@@ -75,6 +76,10 @@ def add_ranking(
     report.add_text(
         "Claims are judged in: " + "; ".join(f"{n}: {one.reading.text()}" for n, one in named.items()) + "."
     )
+    for name in (name for name in found[0].distances if name in (DISTANCE, OWN_DISTANCE)):
+        least = min(one.distances[name] for one in found)
+        near = sum(one.distances[name] < least + CLOSE for one in found) - 1
+        report.add_text(f"Other readings within {CLOSE:g} of the closest by {name}: {near}.")
     for twin in dict.fromkeys(same.values()):
         others = "; ".join(reading.text() for reading, other in same.items() if other == twin)
         report.add_text(f"Request for request the same as {twin.text()}: {others}.")
@@ -184,21 +189,18 @@ def _add_level_claim(
 
 def add_headlines(report: Report, runs: Runs, named: Mapping[str, Judged], *, simulated: bool) -> None:
     """What APC changes in the closest reading, and how that was chosen; and in the others."""
-    changes = {name: f"{runs.change(*one.cases, E2E).value:+.1f} %" for name, one in named.items()}
+    changes = {name: f"{runs.change(*one.cases, E2E).value:+z.1f} %" for name, one in named.items()}
+    setups = {name: f"({one.reading.profile}, {one.reading.target_ms:g} ms)" for name, one in named.items()}
     one, metric = named[CLOSEST], DYNAMICS[0]
     prefills = " to ".join(f"{runs.mean(case, metric).value:.2f}" for case in one.cases)
-    how = "with rounds stretched to the paper's" if simulated else "by changes and dynamics"
+    chosen = "with rounds stretched to the paper's" if simulated else "by changes and dynamics"
     report.add_headline(
-        f"""Closest reading {how} ({one.reading.profile}, {one.reading.target_ms:g} ms): APC changes mean E2E by
-        {changes[CLOSEST]} (paper {PAPER[E2E]["change_percent"]:+.1f} %), prefills a round {prefills} (paper
-        {PAPER[metric]["apc_off"]} to {PAPER[metric]["apc_on"]})."""
+        f"""APC's change of mean E2E, reading closest {chosen} {setups[CLOSEST]}: {changes[CLOSEST]} (paper
+        {PAPER[E2E]["change_percent"]:+.1f} %); prefills a round {prefills} ({PAPER[metric]["apc_off"]} to
+        {PAPER[metric]["apc_on"]})."""
     )
-    others = "; ".join(
-        f"{name} ({other.reading.profile}, {other.reading.target_ms:g} ms) by {changes[name]}"
-        for name, other in named.items()
-        if name != CLOSEST
-    )
-    report.add_headline(f"In other readings APC changes mean E2E: {others}.")
+    others = "; ".join(f"{name} {setups[name]} {changes[name]}" for name in named if name != CLOSEST)
+    report.add_headline(f"In other readings: {others}.")
 
 
 def name_readings(found: Sequence[Judged], same: Mapping[Reading, Reading]) -> dict[str, Judged]:

@@ -14,10 +14,13 @@ import pytest
 from benchmarks import table10
 from benchmarks.harness.cases import Case, Workload
 from benchmarks.harness.options import Options
+from benchmarks.harness.report import Report
 from benchmarks.harness.run import Runs
 from benchmarks.harness.statistics import Mean, Verdict
+from benchmarks.table10 import add_claims, name_readings
 from benchmarks.table10_distance import PAPER, distinct, gap, judged, retimed
 from benchmarks.table10_readings import (
+    AS_PRINTED,
     DEVICE,
     LATENCIES,
     READINGS,
@@ -160,6 +163,41 @@ def test_rounds_as_long_as_the_papers_keep_arrivals() -> None:
     assert run.by_seed["mean_request_e2e_s"] == [pytest.approx(31 * factor - 5)]
     assert judged(runs, READINGS[0]).distances["changes"] == 1  # none of the paper's
     assert set(run.by_seed) == set(LATENCIES)
+
+
+def test_distances_take_either_level_and_on_a_real_device_none() -> None:
+    runs = runs_of((READINGS[0], 1.0))
+    shape = ["changes", "dynamics"]
+    both = judged(runs, READINGS[0]).distances
+    assert list(both) == ["distance", "distance, own rounds", *shape, "counters", "level", "level, own rounds"]
+    means = [sum(both[name] for name in (*shape, "counters", level)) / 4 for level in ("level", "level, own rounds")]
+    assert [both["distance"], both["distance, own rounds"]] == pytest.approx(means)
+    real = judged(runs, READINGS[0], simulated=False).distances
+    assert real == {"distance": pytest.approx((both["changes"] + both["dynamics"]) / 2), **{k: both[k] for k in shape}}
+
+
+def test_claims_are_judged_in_the_closest_reading_by_either_distance() -> None:
+    a, b, c = READINGS[0], READINGS[5], AS_PRINTED
+    runs = runs_of((a, 1.0), (b, 1.0), (c, 1.0))
+    found = [
+        judged(runs, reading)._replace(distances={"distance": i, "distance, own rounds": own})
+        for i, (reading, own) in enumerate([(a, 0.4), (b, 0.3), (c, 0.5)])
+    ]
+    named = {name: one.reading for name, one in name_readings(found, {}).items()}
+    assert named == {"closest": a, "closest, own rounds": b, "as printed": c}
+    assert list(name_readings(found[1:], {})) == ["closest", "as printed"]  # both distances choose the same
+
+
+@pytest.mark.parametrize(("simulated", "num_claims"), [(True, 10), (False, 6)])
+def test_one_seed_decides_nothing_and_a_real_device_has_no_counters(
+    tmp_path: Path, simulated: bool, num_claims: int
+) -> None:
+    runs, options = runs_of((READINGS[0], 1.0)), Options(backend="sim", results=tmp_path)
+    report = Report("table10", "", options)
+    add_claims(report, runs, {"closest": judged(runs, READINGS[0])}, simulated=simulated)
+    report.finish()
+    (table,) = json.loads(report.path(".json").read_text())["blocks"]
+    assert [row[-1] for row in table["rows"]] == ["undecided"] * num_claims
 
 
 def test_readings_that_change_nothing_are_told_once() -> None:
