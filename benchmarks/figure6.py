@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from benchmarks.harness.cases import Case, scheduler_flags
+from benchmarks.harness.cases import Case, fcfs_or_aging, scheduler_flags
 from benchmarks.harness.options import Options
-from benchmarks.harness.plots import bars, lines
+from benchmarks.harness.plots import bars, lines, panels_beside_paper
 from benchmarks.harness.report import Report
 from benchmarks.harness.run import Figures, Runs, latencies, run_cases
-from benchmarks.harness.statistics import REPRODUCED, fit_offset, verdict
+from benchmarks.harness.statistics import LEAST, beyond, fit_offset, mean_of, percent, verdict
 from benchmarks.paper import paper
 from benchmarks.table4 import EXACT, FULL, NOT_BINDING
 from sarathi.metrics.run_record import RunRecord
 
 CHUNK = 512
 BASES = ("100", "500")
-ALPHAS = {base: paper()["figure6_weight_base_chunk512"]["alpha"][base] for base in BASES}
+PAPER = paper()["figure6_weight_base_chunk512"]
+ALPHAS = {base: PAPER["alpha"][base] for base in BASES}
 RANGE = (15.0, 30.0, 75.0, 150.0, 500.0, 1500.0)
 COLUMNS, NAMES = ("mean_e2e_s", "p95_ttft_s"), ("mean E2E", "P95 TTFT")  # those of the figure
 SHOWN = (*COLUMNS, "mean_ttft_s", "p99_ttft_s", "p95_e2e_s", "itl_p99_ms")
@@ -42,7 +43,7 @@ def _cases(options: Options) -> list[Case]:
         Case(
             {"reading": reading, "seqs": seats, "policy": policy, "alpha": alpha},
             workload,
-            scheduler_flags(policy, CHUNK, seats, **({"alpha": alpha, "beta": -1} if policy == "AGING" else {})),
+            scheduler_flags(policy, CHUNK, seats) if policy == "SPF" else fcfs_or_aging(policy, CHUNK, seats, alpha),
             system=flags,
         )
         for reading, workload, seats, flags, policy, alpha in policies
@@ -69,29 +70,23 @@ def figure6(options: Options) -> None:
 
 def _add_bases(report: Report, runs: Runs, readings: list[str], *, level: bool) -> None:
     """The paper's bars beside ours; with `level` also ours plus a constant a run."""
-    theirs = paper()["figure6_weight_base_chunk512"]
-    panels: dict[str, dict[str, list[tuple[float, float | None]]]] = {}
+    constants = {"ours": [_constant(runs, base) for base in BASES]} if level else None
+    panels = {}
     for column, name in zip(COLUMNS, NAMES, strict=True):
-        for reading in readings:
-            means = [runs.mean(_aging(runs, reading, alpha), column) for alpha in ALPHAS.values()]
-            if reading == "exact":
-                beside = f"{name}, {reading if level else 'paper'}"
-                panels[beside] = {"paper": [(theirs[base][column], None) for base in BASES]}
-            panel = panels.setdefault(f"{name}, {reading}", {})
-            panel["ours"] = [(mean.value, mean.half) for mean in means]
-            if reading == "exact" and level:
-                constants = [_constant(runs, base) for base in BASES]
-                pairs = zip(means, constants, strict=True)
-                panel["ours + constants"] = [(mean.value + constant, mean.half) for mean, constant in pairs]
+        ours = {
+            reading: {"ours": [runs.mean(_aging(runs, reading, alpha), column) for alpha in ALPHAS.values()]}
+            for reading in readings
+        }
+        panels |= panels_beside_paper(name, {"paper": [PAPER[base][column] for base in BASES]}, ours, constants)
     title = f"Aging by weight base, chunk {CHUNK}"
     axes = [f"{name}, s" for name in NAMES]
     caption = "groups: weight base; 95 % intervals over seeds; the paper has no bars of whole conversations"
     report.add_figure(bars(report.path(".png"), title, axes, panels, BASES, caption), title)
-    if level:
-        values = {base: _constant(runs, base) for base in BASES}
+    if constants:
+        values = zip(constants["ours"], BASES, strict=True)
         report.add_text(
             "Constant that, added to both of our latencies of 'exact', comes closest to the paper's: "
-            + ", ".join(f"{value:.2f} s at weight base {base}" for base, value in values.items())
+            + ", ".join(f"{value:.2f} s at weight base {base}" for value, base in values)
             + ". It is one number for a whole run, and no effect of order."
         )
 
@@ -104,7 +99,7 @@ def _add_range(report: Report, runs: Runs, reading: str) -> None:
         means = [runs.mean(case, column) for column in SHOWN]
         changes = [None, None]
         if case.labels["reading"] == reading and case is not fcfs:
-            changes = [runs.change(fcfs, case, column).text() for column in COLUMNS]
+            changes = [runs.change(fcfs, case, column).text(signed=True) for column in COLUMNS]
         alpha = f"{case.labels['alpha']:g}" if case.labels["policy"] == "AGING" else "–"
         table.append([str(case.labels["reading"]), str(case.labels["policy"]), alpha])
         table[-1] += [*(mean.text() for mean in means), *changes]
@@ -128,34 +123,41 @@ def _add_range(report: Report, runs: Runs, reading: str) -> None:
 
 
 def _add_claims(report: Report, runs: Runs, readings: list[str]) -> None:
-    theirs = paper()["figure6_weight_base_chunk512"]
-    theirs_by = {base: [theirs[base][column] for column in COLUMNS] for base in BASES}
-    told = {"paper": [f"{100 * (b / a - 1):+.2f}" for a, b in zip(*theirs_by.values(), strict=True)]}
+    """The paper's two rises, which are smaller than what is taken for a change, and what it says of the order."""
+    bases = f"from weight base {' to '.join(BASES)}"
+    theirs = [percent(PAPER[BASES[0]][column], PAPER[BASES[1]][column]) for column in COLUMNS]
+    told = {"paper": theirs}
     for reading in readings:
         before, after = (_aging(runs, reading, alpha) for alpha in ALPHAS.values())
-        for column, name in zip(COLUMNS, NAMES, strict=True):
-            their = 100 * (theirs[BASES[1]][column] / theirs[BASES[0]][column] - 1)
-            ours = runs.change(before, after, column)
-            told.setdefault(reading, []).append(f"{ours.value:+.2f}")
+        ours = [runs.change(before, after, column) for column in COLUMNS]
+        told[reading] = [mean.value for mean in ours]
+        for name, their, mean in zip(NAMES, theirs, ours, strict=True):
             report.add_claim(
-                f"{reading}: {name} rises from weight base {BASES[0]} to {BASES[1]}",
-                f"{their:.2f} %",
-                ours.text(unit=" %"),
-                verdict(their, ours),
+                f"change of {name} {bases} (below {LEAST:g} %: none)",
+                f"{their:+.2f} %",
+                mean.text(unit=" %", signed=True),
+                verdict(their, mean),
+                reading,
             )
     reading = readings[-1]
-    ends = [_aging(runs, reading, alpha) for alpha in (min(ALPHAS.values()), RANGE[-1])]
-    fcfs = runs.find(reading=reading, policy="FCFS")
-    near = [abs(runs.change(fcfs, case, "mean_e2e_s").value) for case in ends]
+    from_fcfs = [_distances(runs, reading, alpha) for alpha in ALPHAS.values()]
+    nearer = mean_of([small - large for small, large in zip(*from_fcfs, strict=True)])
     report.add_claim(
-        f"{reading}: a larger weight brings Aging nearer to time-based order",
+        "a larger weight is nearer to FCFS: mean E2E's distance from it, at alpha "
+        f"{ALPHAS[BASES[0]]:g} less that at {ALPHAS[BASES[1]]:g}, above 0",
         "'closer to pure time-based ordering'",
-        f"mean E2E {near[0]:.2f} % from FCFS's at alpha {ends[0].labels['alpha']:g}, "
-        f"{near[1]:.2f} % at {ends[1].labels['alpha']:g}",
-        REPRODUCED if near[1] < near[0] else "not reproduced",
+        f"{' less '.join(f'{mean_of(values).value:.2f}' for values in from_fcfs)}: {nearer.text(signed=True)} points",
+        beyond(nearer, 0.0),
+        reading,
     )
-    changes = "; ".join(f"{who} {' / '.join(values)} %" for who, values in told.items())
-    report.add_headline(f"From weight base {BASES[0]} to {BASES[1]} {' / '.join(NAMES)} change by: {changes}.")
+    changes = "; ".join(f"{who} {' / '.join(f'{value:+.2f}' for value in values)} %" for who, values in told.items())
+    report.add_headline(f"{' / '.join(NAMES)} change {bases}: {changes}.")
+
+
+def _distances(runs: Runs, reading: str, alpha: float) -> list[float]:
+    """Percent by which the mean E2E time lies off that of FCFS, by seed."""
+    fcfs, aging = runs.find(reading=reading, policy="FCFS"), _aging(runs, reading, alpha)
+    return [abs(percent(*pair)) for pair in zip(*(runs.values(c, "mean_e2e_s") for c in (fcfs, aging)), strict=True)]
 
 
 def _aging(runs: Runs, reading: str, alpha: float) -> Case:
@@ -163,6 +165,5 @@ def _aging(runs: Runs, reading: str, alpha: float) -> Case:
 
 
 def _constant(runs: Runs, base: str) -> float:
-    theirs = paper()["figure6_weight_base_chunk512"][base]
     case = _aging(runs, "exact", ALPHAS[base])
-    return fit_offset([theirs[c] for c in COLUMNS], [runs.mean(case, c).value for c in COLUMNS]).constant
+    return fit_offset([PAPER[base][c] for c in COLUMNS], [runs.mean(case, c).value for c in COLUMNS]).constant

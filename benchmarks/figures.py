@@ -3,138 +3,90 @@ Figure 6, the weight of waiting, has runs of its own."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
 
 from benchmarks.figure6 import figure6
-from benchmarks.harness.options import Options, options_from, options_parser
-from benchmarks.harness.plots import bars, cumulative
-from benchmarks.harness.report import Report
-from benchmarks.harness.statistics import REPRODUCED, Mean, Offset, change, fit_offset, mean_of, verdict
-from benchmarks.paper import paper, rows
-from benchmarks.table4 import ALPHA, CHUNKS, COLUMNS, POLICIES
+from benchmarks.harness.options import options_from, options_parser
+from benchmarks.harness.plots import bars, cumulative, panels_beside_paper
+from benchmarks.harness.report import Cell, Report
+from benchmarks.harness.statistics import LEAST, Mean, beyond, change, mean_of, percent, verdict
+from benchmarks.paper import paper, policy_change, row
+from benchmarks.table4 import CHUNKS, POLICIES
+from benchmarks.table4_runs import FIRST, Table4Runs
 
-NEARLY = 1.0  # percent: "nearly identical" is a change below this; it also parts faster requests from equal ones
-NOT_REPRODUCED = "not reproduced"
 LEGEND_OF = {"FCFS": "FCFS", "AGING": "Aging"}
-CONSTANT = "exact + constants"
-READINGS = {
-    "exact": {"reading": "exact", "seqs": "10", "profile": "lean", "alpha": str(ALPHA)},
-    "full, KV unbound": {"reading": "full, KV unbound", "profile": "lean", "alpha": str(ALPHA)},
-    "full": {"reading": "full", "profile": "lean", "alpha": str(ALPHA)},
-}
+LATENCIES = ("E2E", "TTFT")
+GROUPS = [str(chunk) for chunk in CHUNKS]
+CAPTION = "groups: chunk size in tokens; 95 % intervals over seeds; the paper has no bars of whole conversations"
+CONSTANT = f"{FIRST} + constants"
 ASSUMPTIONS = (
     "All runs are those of Table 4 (see its assumptions): bars are means over its seeds, intervals 95 %.",
-    "'exact': the paper's workload with 10 seqs; 'exact + constants': each run of it plus the one constant that brings "
-    "its four latencies closest to the paper's (least squares, Table 4); 'full': whole conversations as prompts, where "
+    f"'{FIRST}': the paper's workload with 10 seqs; '{CONSTANT}': each run of it plus the one constant that brings its "
+    "four latencies closest to the paper's (least squares, Table 4); 'full': whole conversations as prompts, where "
     "prefill is the bottleneck, with 128 seqs; 'KV unbound': with more KV blocks than requests need.",
 )
-PAPER = {(row["chunk"], row["policy"]): row for row in rows("table4")}
-Rows = Sequence[Mapping[str, str]]
 
 
-class Table4:
-    """What `make table4` measured, by reading, chunk size and policy."""
-
-    def __init__(self, options: Options) -> None:
-        self._path = options.directory / "table4-runs.csv"
-        self._make = f"make table4{'' if options.backend == 'sim' else f' BACKEND={options.backend}'}"
-        if options.quick:
-            self._make = f"python -m benchmarks.table4 --quick --backend {options.backend}"
-        self._runs = self._read(self._path)
-        self._requests = self._read(options.directory / "table4-e2e.csv")
-        self.readings = [name for name in ("exact", "full, KV unbound") if options.backend == "sim" or name == "exact"]
-        self.readings += ["full"] if options.backend != "sim" else []
-        self.constant_of = self._offset if options.backend == "sim" else None  # elsewhere the level is not compared
-
-    def values(self, reading: str, chunk: int, policy: str, column: str) -> list[float]:
-        """By seed."""
-        return [float(row[column]) for row in self._select(self._runs, reading, chunk, policy)]
-
-    def mean(self, reading: str, chunk: int, policy: str, column: str) -> Mean:
-        return mean_of(self.values(reading, chunk, policy, column))
-
-    def e2e(self, reading: str, policy: str) -> np.ndarray:
-        """Seconds of each request in order of arrival: first seed, chunk 256."""
-        return np.array([float(row["e2e_s"]) for row in self._select(self._requests, reading, 256, policy)])
-
-    def _offset(self, chunk: int, policy: str) -> Offset:
-        ours = [self.mean("exact", chunk, policy, column).value for column in COLUMNS]
-        return fit_offset([PAPER[chunk, policy][column] for column in COLUMNS], ours)
-
-    def _select(self, table: Rows, reading: str, chunk: int, policy: str) -> Rows:
-        wanted = {**READINGS[reading], "chunk": str(chunk), "policy": policy}
-        found = [row for row in table if wanted.items() <= row.items()]
-        if not found:
-            raise SystemExit(f"{self._path} has no rows with {wanted}: run {self._make} again")
-        return found
-
-    def _read(self, path: Path) -> Rows:
-        if not path.is_file():
-            raise SystemExit(f"{path} is missing: run {self._make} first")
-        with path.open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
+def figure2(report: Report, table4: Table4Runs) -> None:
+    _add_policies(report, table4, "mean", ("mean_e2e_s", "mean_ttft_s"))
 
 
-def figures_2_and_3(report: Report, table4: Table4, columns: tuple[str, str], kind: str) -> None:
+def figure3(report: Report, table4: Table4Runs) -> None:
+    _add_policies(report, table4, "P95", ("p95_e2e_s", "p95_ttft_s"))
+
+
+def _add_policies(report: Report, table4: Table4Runs, kind: str, columns: tuple[str, str]) -> None:
     """FCFS and Aging by chunk size: two latencies, `kind` of the E2E time and of the TTFT."""
-    panels: dict[str, dict[str, list[tuple[float, float | None]]]] = {}
-    for column, name in zip(columns, ("E2E", "TTFT"), strict=True):
-        theirs: dict[str, list[tuple[float, float | None]]] = {
-            f"paper, {LEGEND_OF[policy]}": [(PAPER[chunk, policy][column], None) for chunk in CHUNKS]
-            for policy in POLICIES
+    constants = None
+    if table4.has_level:
+        constants = {LEGEND_OF[p]: [table4.constant(chunk, p) for chunk in CHUNKS] for p in POLICIES}
+    panels = {}
+    for name, column in zip(LATENCIES, columns, strict=True):
+        theirs = {
+            f"paper, {LEGEND_OF[p]}": [row("table4", chunk=c, policy=p)[column] for c in CHUNKS] for p in POLICIES
         }
-        beside = theirs if table4.constant_of else {}
-        if not beside:  # the levels are not to be compared
-            panels[f"{name}, paper"] = theirs
-        for reading in table4.readings:
-            ours = {policy: [table4.mean(reading, chunk, policy, column) for chunk in CHUNKS] for policy in POLICIES}
-            panels[f"{name}, {reading}"] = (beside if reading == "exact" else {}) | {
-                LEGEND_OF[policy]: [(mean.value, mean.half) for mean in means] for policy, means in ours.items()
-            }
-            if reading == "exact" and table4.constant_of:
-                panels[f"{name}, {CONSTANT}"] = theirs | {
-                    LEGEND_OF[policy]: [
-                        (mean.value + table4.constant_of(chunk, policy).constant, mean.half)
-                        for chunk, mean in zip(CHUNKS, means, strict=True)
-                    ]
-                    for policy, means in ours.items()
-                }
-    caption = "groups: chunk size in tokens; 95 % intervals over seeds; the paper has no bars of whole conversations"
+        ours = {
+            reading: {LEGEND_OF[p]: [table4.mean(reading, chunk, p, column) for chunk in CHUNKS] for p in POLICIES}
+            for reading in table4.readings
+        }
+        panels |= panels_beside_paper(name, theirs, ours, constants)
     title = f"E2E time and TTFT under FCFS and Aging: {kind}"
-    axes = [f"{kind} {name}, s" for name in ("E2E", "TTFT")]
-    report.add_figure(bars(report.path(".png"), title, axes, panels, [str(c) for c in CHUNKS], caption), title)
-    _add_policies_table(report, table4, columns, kind)
+    axes = [f"{kind} {name}, s" for name in LATENCIES]
+    report.add_figure(bars(report.path(".png"), title, axes, panels, GROUPS, CAPTION), title)
+    _add_policies_table(report, table4, kind, columns)
+    if table4.has_level:
+        _add_gains(report, table4, kind, columns[0])
     for reading in table4.readings:
-        for column, name in zip(columns, ("E2E", "TTFT"), strict=True):
+        for name, column in zip(LATENCIES, columns, strict=True):
             for chunk in CHUNKS if column != "mean_e2e_s" else ():  # which Table 4 judges
+                theirs = policy_change("table4", column, chunk=chunk)
                 ours = change(*(table4.values(reading, chunk, policy, column) for policy in POLICIES))
-                before, after = (PAPER[chunk, policy][column] for policy in POLICIES)
-                claim = f"{reading}: Aging's change of {kind} {name} at chunk {chunk}"
-                _add_change(report, claim, 100 * (after / before - 1), ours)
+                _add_change(report, f"Aging's change of {kind} {name} at chunk {chunk}", theirs, ours, reading)
 
 
-def _add_policies_table(report: Report, table4: Table4, columns: tuple[str, str], kind: str) -> None:
-    table, points = [], []
+def _add_change(report: Report, claim: str, theirs: float, ours: Mean, reading: str) -> None:
+    report.add_claim(claim, f"{theirs:+.2f} %", ours.text(unit=" %", signed=True), verdict(theirs, ours), reading)
+
+
+def _add_policies_table(report: Report, table4: Table4Runs, kind: str, columns: tuple[str, str]) -> None:
+    table: list[list[Cell]] = []
+    points = []
     for reading in table4.readings:
         for chunk in CHUNKS:
             for policy in POLICIES:
-                means = [table4.mean(reading, chunk, policy, column) for column in columns]
-                theirs = [PAPER[chunk, policy][column] for column in columns]
-                constant = None
-                if reading == "exact" and table4.constant_of:
-                    constant = table4.constant_of(chunk, policy).constant
-                itl = table4.mean(reading, chunk, policy, "itl_p99_ms")
-                shifted = [None if constant is None else mean.value + constant for mean in means]
-                table.append([reading, str(chunk), LEGEND_OF[policy], *_interleave(theirs, means, shifted)])
-                table[-1] += [constant, itl.value]
-                points.append({"reading": reading, "chunk": chunk, "policy": policy, "constant_s": constant})
-                for column, their, mean in zip(columns, theirs, means, strict=True):
-                    points[-1] |= {f"paper_{column}": their, column: mean.value, f"{column}_half_interval": mean.half}
+                constant = table4.constant(chunk, policy) if table4.has_level and reading == FIRST else None
+                cells: list[Cell] = [reading, str(chunk), LEGEND_OF[policy]]
+                point = {"reading": reading, "chunk": chunk, "policy": policy, "constant_s": constant}
+                for column in columns:
+                    theirs = row("table4", chunk=chunk, policy=policy)[column]
+                    ours = table4.mean(reading, chunk, policy, column)
+                    cells += [theirs, ours.text(), None if constant is None else ours.value + constant]
+                    point |= {f"paper_{column}": theirs, column: ours.value, f"{column}_half_interval": ours.half}
+                table.append([*cells, constant, table4.mean(reading, chunk, policy, "itl_p99_ms").value])
+                points.append(point)
     report.write_csv(".csv", points)
     report.add_table(
         "Ours and the paper's",
@@ -142,139 +94,101 @@ def _add_policies_table(report: Report, table4: Table4, columns: tuple[str, str]
          "+ constant", "constant s", "ITL P99 ms"],
         table,
     )  # fmt: skip
-    if table4.constant_of is None:
-        return
-    gains = []
+
+
+def _add_gains(report: Report, table4: Table4Runs, kind: str, column: str) -> None:
+    """Of the seconds that Aging gains, those of the order and those of the constants."""
+    table: list[list[Cell]] = []
     for chunk in CHUNKS:
-        fcfs, aging = (table4.constant_of(chunk, policy).constant for policy in POLICIES)
-        ours = [table4.mean("exact", chunk, policy, columns[0]).value for policy in POLICIES]
-        theirs = [PAPER[chunk, policy][columns[0]] for policy in POLICIES]
-        gains.append([str(chunk), theirs[0] - theirs[1], ours[0] - ours[1], fcfs - aging])
+        theirs = [row("table4", chunk=chunk, policy=policy)[column] for policy in POLICIES]
+        ours = [table4.mean(FIRST, chunk, policy, column).value for policy in POLICIES]
+        constants = [table4.constant(chunk, policy) for policy in POLICIES]
+        table.append([str(chunk), *(fcfs - aging for fcfs, aging in (theirs, ours, constants))])
     report.add_table(
-        f"Seconds by which {kind} E2E falls under Aging, exact",
+        f"Seconds by which {kind} E2E falls under Aging, {FIRST}",
         ["chunk", "paper", "ours", "difference of the constants"],
-        gains,
+        table,
         note="A constant is one number for a whole run; what it adds to every request of a run is no effect of order.",
     )
 
 
-def _interleave(theirs: Sequence[float], ours: Sequence[Mean], shifted: Sequence[float | None]) -> list[Any]:
-    triples = zip(theirs, (mean.text() for mean in ours), shifted, strict=True)
-    return [cell for triple in triples for cell in triple]
-
-
-def _add_change(report: Report, claim: str, theirs: float, ours: Mean) -> None:
-    """A claim about a change, percent; below NEARLY the paper calls it 'nearly identical', and so it is judged."""
-    judged = verdict(theirs, ours)
-    if abs(theirs) < NEARLY:
-        outside = ours.low > NEARLY or ours.high < -NEARLY
-        judged = REPRODUCED if max(-ours.low, ours.high) < NEARLY else NOT_REPRODUCED if outside else "undecided"
-    report.add_claim(claim, f"{theirs:.2f} %", ours.text(unit=" %"), judged)
-
-
-def figure2(report: Report, table4: Table4) -> None:
-    figures_2_and_3(report, table4, ("mean_e2e_s", "mean_ttft_s"), "mean")
-
-
-def figure3(report: Report, table4: Table4) -> None:
-    figures_2_and_3(report, table4, ("p95_e2e_s", "p95_ttft_s"), "P95")
-
-
-def figure4(report: Report, table4: Table4) -> None:
+def figure4(report: Report, table4: Table4Runs) -> None:
     """Cumulative distributions of the E2E time at chunk 256, and who got faster."""
-    panels = {reading: {p: table4.e2e(reading, p) for p in POLICIES} for reading in table4.readings}
-    marks = {}
-    if table4.constant_of:
-        shifted = {p: panels["exact"][p] + table4.constant_of(256, p).constant for p in POLICIES}
-        panels = {"exact": panels["exact"], CONSTANT: shifted, **panels}
-        p95 = {f"paper's P95, {LEGEND_OF[p]}": (PAPER[256, p]["p95_e2e_s"], 95.0) for p in POLICIES}
-        marks = {"exact": p95, CONSTANT: p95}
+    times = {reading: {p: table4.e2e(reading, p) for p in POLICIES} for reading in table4.readings}
+    panels = {reading: {LEGEND_OF[p]: by_seed[0] for p, by_seed in of.items()} for reading, of in times.items()}
+    marks: dict[str, dict[str, tuple[float, float]]] = {}
+    if table4.has_level:
+        shifted = {LEGEND_OF[p]: panels[FIRST][LEGEND_OF[p]] + table4.constant(256, p) for p in POLICIES}
+        panels = {FIRST: panels[FIRST], CONSTANT: shifted, **panels}
+        p95 = {
+            f"paper's P95, {LEGEND_OF[p]}": (row("table4", chunk=256, policy=p)["p95_e2e_s"], 95.0) for p in POLICIES
+        }
+        marks = {FIRST: p95, CONSTANT: p95}
     title = "CDF of the E2E time under FCFS and Aging, chunk 256"
-    named = {panel: {LEGEND_OF[p]: values for p, values in series.items()} for panel, series in panels.items()}
     caption = "first seed; the paper prints no points of its curves but their P95"
-    report.add_figure(cumulative(report.path(".png"), title, "E2E, s", named, caption, marks), title)
+    report.add_figure(cumulative(report.path(".png"), title, "E2E, s", panels, caption, marks), title)
     report.write_csv(".csv", [
         {"reading": panel, "request": i, "fcfs_e2e_s": f"{before:.6f}", "aging_e2e_s": f"{after:.6f}"}
         for panel, series in panels.items()
-        for i, (before, after) in enumerate(zip(series["FCFS"], series["AGING"], strict=True))
+        for i, (before, after) in enumerate(zip(*series.values(), strict=True))
     ])  # fmt: skip
-    table = []
-    for panel, series in panels.items():
-        fcfs, aging = series["FCFS"], series["AGING"]
-        faster, slower = shares(fcfs, aging)
-        left, right = shares(np.sort(fcfs), np.sort(aging))
-        itl = [table4.mean("exact" if panel == CONSTANT else panel, 256, p, "itl_p99_ms").value for p in POLICIES]
-        table.append([panel, float(np.median(fcfs)), float(np.median(aging)), faster, slower, left, right, *itl])
-        if panel == CONSTANT:  # fitted to the paper's latencies, so no finding of ours
-            continue
-        report.add_claim(
-            f"{panel}: Aging's curve lies left of FCFS's for most requests",
-            "'most requests'",
-            f"{left:.1f} % of ranks",
-            REPRODUCED if left > 50 else NOT_REPRODUCED,
-        )
+    table: list[list[Cell]] = []
+    for reading, of in times.items():
+        medians = [mean_of([float(np.median(values)) for values in of[p]]) for p in POLICIES]
+        pairs = [*zip(*of.values(), strict=True)]
+        requests = zip(*(shares(*pair) for pair in pairs), strict=True)
+        left, right = (mean_of(side) for side in zip(*(shares(*map(np.sort, pair)) for pair in pairs), strict=True))
+        cells = [mean.text() for mean in (*medians, *map(mean_of, requests), left, right)]
+        itl = [table4.mean(reading, 256, p, "itl_p99_ms").value for p in POLICIES]
+        table.append([reading, *cells, *itl])
+        claim = f"Aging's curve lies left of FCFS's, by more than {LEAST:g} %, for most requests"
+        report.add_claim(claim, "'most requests'", left.text(1, " %") + " of ranks", beyond(left, 50), reading)
     report.add_table(
         "Who gets faster",
         ["reading", "FCFS median s", "Aging median s", "faster %", "slower %", "ranks left %", "ranks right %",
          "FCFS ITL P99 ms", "Aging ITL P99 ms"],
         table,
-        note=f"""faster, slower: share of requests whose own E2E time changes by more than {NEARLY:.0f} %; ranks left,
+        note=f"""faster, slower: share of requests whose own E2E time changes by more than {LEAST:g} %; ranks left,
         right: share of the distribution's ranks (the fastest request of either run, the second, ...) where Aging's
-        curve lies that far to the left or right. Table 4 has these shares over all seeds.""",
+        curve lies that far to the left or right.""",
     )  # fmt: skip
 
 
 def shares(before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
-    """Percent of pairs that fall, and that rise, by more than NEARLY percent."""
+    """Percent of pairs that fall, and that rise, by more than LEAST percent."""
     ratio = 100 * (after / before - 1)
-    return 100 * float(np.mean(ratio < -NEARLY)), 100 * float(np.mean(ratio > NEARLY))
+    return 100 * float(np.mean(ratio < -LEAST)), 100 * float(np.mean(ratio > LEAST))
 
 
-def figure5(report: Report, table4: Table4) -> None:
+def figure5(report: Report, table4: Table4Runs) -> None:
     """Aging alone, by chunk size."""
-    theirs = paper()["figure5_mean_by_chunk_aging"]
-    first, last = (PAPER[chunk, "FCFS"] for chunk in (CHUNKS[0], CHUNKS[-1]))
-    named = {"E2E": ("mean_e2e_s", "e2e_s"), "TTFT": ("mean_ttft_s", "ttft_s")}
-    panels: dict[str, dict[str, list[tuple[float, float | None]]]] = {}
-    table = []
-    for name, (column, key) in named.items():
-        printed = [theirs[str(chunk)][key] for chunk in CHUNKS]
-        paper_fcfs = 100 * (last[column] / first[column] - 1)
-        table.append(
-            [f"mean {name}", "paper", *(f"{value:.2f}" for value in printed), *_steps(printed), paper_fcfs, None]
-        )
-        for reading in table4.readings:
-            by_seed = [table4.values(reading, chunk, "AGING", column) for chunk in CHUNKS]
-            means = [mean_of(values) for values in by_seed]
-            beside = f"{name}, {reading}" if reading == "exact" and table4.constant_of else f"{name}, paper"
-            if reading == "exact":
-                panels[beside] = {"paper": [(value, None) for value in printed]}
-            panel = panels.setdefault(f"{name}, {reading}", {})
-            panel["ours"] = [(mean.value, mean.half) for mean in means]
-            if reading == "exact" and table4.constant_of:
-                constants = [table4.constant_of(chunk, "AGING").constant for chunk in CHUNKS]
-                pairs = zip(means, constants, strict=True)
-                panel["ours + constants"] = [(mean.value + constant, mean.half) for mean, constant in pairs]
-            steps = [change(by_seed[i], by_seed[i + 1]) for i in (0, 1)]
+    constants = {"ours": [table4.constant(chunk, "AGING") for chunk in CHUNKS]} if table4.has_level else None
+    panels, table = {}, []
+    for name, column, key in zip(LATENCIES, ("mean_e2e_s", "mean_ttft_s"), ("e2e_s", "ttft_s"), strict=True):
+        theirs = [paper()["figure5_mean_by_chunk_aging"][chunk][key] for chunk in GROUPS]
+        steps = [percent(*pair) for pair in pairwise(theirs)]
+        fcfs = [row("table4", chunk=chunk, policy="FCFS")[column] for chunk in CHUNKS]
+        table.append([f"mean {name}", "paper", *theirs, *steps, percent(fcfs[0], fcfs[-1]), None])
+        by_reading = {r: [table4.values(r, chunk, "AGING", column) for chunk in CHUNKS] for r in table4.readings}
+        ours = {reading: {"ours": [*map(mean_of, by_chunk)]} for reading, by_chunk in by_reading.items()}
+        panels |= panels_beside_paper(name, {"paper": theirs}, ours, constants)
+        for reading, by_chunk in by_reading.items():
+            changes = [change(*pair) for pair in pairwise(by_chunk)]
             fcfs = [table4.mean(reading, chunk, "FCFS", column).value for chunk in CHUNKS]
+            cells = [mean.text() for mean in (*ours[reading]["ours"], *changes)]
             itl = table4.mean(reading, CHUNKS[0], "AGING", "itl_p99_ms").value
-            cells = [mean.text() for mean in means] + [step.text() for step in steps]
-            table.append([f"mean {name}", reading, *cells, 100 * (fcfs[-1] / fcfs[0] - 1), itl])
-            for i, step in enumerate(steps):
-                claim = f"{reading}: Aging's mean {name} rises from chunk {CHUNKS[i]} to {CHUNKS[i + 1]}"
-                theirs_step = 100 * (printed[i + 1] / printed[i] - 1)
-                report.add_claim(claim, f"{theirs_step:.2f} %", step.text(unit=" %"), verdict(theirs_step, step))
-    points = [
-        {"panel": panel, "series": name, "chunk": chunk, "seconds": value, "half_interval": half}
-        for panel, series in panels.items()
-        for name, values in series.items()
-        for chunk, (value, half) in zip(CHUNKS, values, strict=True)
-    ]
+            table.append([f"mean {name}", reading, *cells, percent(fcfs[0], fcfs[-1]), itl])
+            for (small, large), step, mean in zip(pairwise(CHUNKS), steps, changes, strict=True):
+                _add_change(report, f"change of Aging's mean {name} from chunk {small} to {large}", step, mean, reading)
     title = "Aging by chunk size"
-    caption = "groups: chunk size in tokens; 95 % intervals over seeds; the paper has no bars of whole conversations"
-    axes = [f"mean {name}, s" for name in named]
-    report.add_figure(bars(report.path(".png"), title, axes, panels, [str(c) for c in CHUNKS], caption), title)
-    report.write_csv(".csv", points)
+    axes = [f"mean {name}, s" for name in LATENCIES]
+    report.add_figure(bars(report.path(".png"), title, axes, panels, GROUPS, CAPTION), title)
+    report.write_csv(".csv", [
+        {"panel": panel, "series": series, "chunk": chunk, "seconds": value, "half_interval": half}
+        for panel, by_series in panels.items()
+        for series, values in by_series.items()
+        for chunk, (value, half) in zip(CHUNKS, values, strict=True)
+    ])  # fmt: skip
     report.add_table(
         "Aging's means",
         ["latency", "reading", *(f"chunk {chunk}, s" for chunk in CHUNKS), "256 to 512 %", "512 to 1024 %",
@@ -284,11 +198,7 @@ def figure5(report: Report, table4: Table4) -> None:
     )  # fmt: skip
 
 
-def _steps(values: Sequence[float]) -> list[str]:
-    return [f"{100 * (values[i + 1] / values[i] - 1):.2f}" for i in range(len(values) - 1)]
-
-
-FROM_TABLE_4: Mapping[str, tuple[str, Callable[[Report, Table4], None]]] = {
+FROM_TABLE_4: Mapping[str, tuple[str, Callable[[Report, Table4Runs], None]]] = {
     "figure2": ("Figure 2: mean E2E time and TTFT under FCFS and Aging", figure2),
     "figure3": ("Figure 3: P95 of the E2E time and TTFT under FCFS and Aging", figure3),
     "figure4": ("Figure 4: CDF of the E2E time under FCFS and Aging", figure4),
@@ -305,7 +215,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         figure6(options)
         return
     title, draw = FROM_TABLE_4[args.figure]
-    table4 = Table4(options)
+    table4 = Table4Runs(options)
     report = Report(args.figure, title, options)
     report.add_list("Assumptions", ASSUMPTIONS)
     draw(report, table4)

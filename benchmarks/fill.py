@@ -1,7 +1,7 @@
 """`make docs`: writes what lies under results into the blocks of README.md and docs/reproduction.md.
 
 A block is what stands between `<!-- begin NAME -->` and `<!-- end NAME -->`, each a line of its own. NAME is headline
-in the README; in docs/reproduction.md a table, a figure or sweep.
+in the README; in docs/reproduction.md a table, a figure or sweep, simulated, or `cpu/table4` of the CPU.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.harness.options import BACKENDS
 from benchmarks.harness.written import ORDER
 from benchmarks.headline import headline
 from sarathi.metrics.sinks import write_text
 
 README, DOC = Path("README.md"), Path("docs/reproduction.md")
+REAL = tuple(f"{backend}/{name}" for backend in BACKENDS[1:] for name in ORDER)
 IMAGES = Path("docs/images/reproduction")
-MAX_IMAGE_BYTES = 150_000
+MAX_IMAGE_BYTES = 250_000
 BLOCK = re.compile(r"^<!-- begin (\S+) -->\n(.*?)^<!-- end (\S+) -->$", re.DOTALL | re.MULTILINE)
 MARK = re.compile(r"^<!-- (?:begin|end) ", re.MULTILINE)
 IMAGE = re.compile(r"!\[([^\]]*)\]\(([^()\s]+\.png)\)")
@@ -29,11 +31,12 @@ def fill(root: Path, results: Path) -> list[Path]:
     images: dict[str, bytes] = {}
 
     def table(name: str) -> str:
-        return _report(results / "sim" / f"{name}.md", images)
+        backend, _, table = name.rpartition("/")
+        return _report(results, backend or "sim", table, images)
 
     filled = {
         README: _filled(root / README, {"headline": lambda _: headline(results)}),
-        DOC: _filled(root / DOC, dict.fromkeys(ORDER, table)),
+        DOC: _filled(root / DOC, dict.fromkeys((*ORDER, *REAL), table)),
     }
     for path, text in filled.items():
         write_text(root / path, text)
@@ -56,19 +59,21 @@ def _filled(path: Path, sources: dict[str, Callable[[str], str]]) -> str:
         raise SystemExit(f"{path}: a <!-- begin NAME --> lacks its <!-- end NAME -->, each in a line of its own")
     for name in (block[1] for block in blocks):
         if name not in sources:
-            raise SystemExit(f"{path}: nothing fills a block {name}; there are {', '.join(sources)}")
+            raise SystemExit(f"{path}: nothing fills a block {name}; known are {', '.join(sources)}")
     return BLOCK.sub(lambda b: f"<!-- begin {b[1]} -->\n\n{sources[b[1]](b[1]).strip()}\n\n<!-- end {b[1]} -->", text)
 
 
-def _report(path: Path, images: dict[str, bytes]) -> str:
+def _report(results: Path, backend: str, name: str, images: dict[str, bytes]) -> str:
     """A report's Markdown, its headings a level lower; the images it shows are added to `images`."""
+    path = results / backend / f"{name}.md"
+    prefix, flag = ("", "") if backend == "sim" else (f"{backend}-", f" BACKEND={backend}")
     if not path.is_file():
-        raise SystemExit(f"{path} is missing: run make {path.stem} first")
+        raise SystemExit(f"{path} is missing: run make {name}{flag} first")
     text = re.sub(r"^(#+ )", r"#\1", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    for _, name in IMAGE.findall(text):
-        images[name] = _image(path.parent / name)
+    for _, image in IMAGE.findall(text):
+        images[prefix + image] = _image(path.parent / image)
     folder = IMAGES.relative_to(DOC.parent)
-    return IMAGE.sub(lambda m: f"![{m[1]}]({folder.as_posix()}/{m[2]})", text)
+    return IMAGE.sub(lambda m: f"![{m[1]}]({folder.as_posix()}/{prefix}{m[2]})", text)
 
 
 def _image(path: Path) -> bytes:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.harness.options import BACKENDS
 from benchmarks.harness.report import NOTICES
-from benchmarks.harness.written import ORDER, Written, read_reports
+from benchmarks.harness.written import ORDER, VERDICTS, Written, read_reports
 
-COLUMNS = 120
+LINES, COLUMNS = 35, 120  # of a screen
+LEGEND = "In brackets: how many claims of the paper are reproduced, of those judged in the reading that comes nearest."
 
 
 def headline(results: Path) -> str:
@@ -21,34 +23,64 @@ def headline(results: Path) -> str:
     if not any(reports.values()):
         raise SystemExit(f"no reports under {results}: run make paper, or one of its tables, first")
     shown = [backend for backend in BACKENDS if reports[backend] or backend != "cuda"]
-    return "\n\n".join("\n".join(_block(backend, reports[backend])) for backend in shown) + "\n"
+    around = {backend: _around(backend, reports[backend]) for backend in shown}
+    num_around = sum(len([*above, *below]) for above, below in around.values())
+    forms = {backend: [_forms(report) for report in reports[backend] if report.headlines] for backend in shown}
+    _fit([one for of in forms.values() for one in of], LINES - num_around - 1 - len(shown))
+    blocks = [LEGEND]
+    for backend in shown:
+        above, below = around[backend]
+        blocks.append("\n".join([*above, *(line for report in forms[backend] for line in report[0]), *below]))
+    return "\n\n".join(blocks) + "\n"
 
 
-def _block(backend: str, reports: Sequence[Written]) -> Iterable[str]:
+def _around(backend: str, reports: Sequence[Written]) -> tuple[list[str], list[str]]:
+    """The lines above and below those of a backend's reports that have headlines."""
     flag = "" if backend == "sim" else f" BACKEND={backend}"
-    yield from (f"**{NOTICES[backend]}**", "")
-    for report in (report for report in reports if report.headlines):
-        yield _item(f"`make {report.name}{flag}`{_share(report)}: {' '.join(report.headlines)}")
-    others = [f"`make {report.name}{flag}`{_share(report)}" for report in reports if not report.headlines]
+    below: list[str] = []
+    others = [f"{report.name}{_share(report)}" for report in reports if not report.headlines]
     if others:
-        yield _item(f"Further: {', '.join(others)}.")
-    verdicts = Counter(claim[-1] for report in reports for claim in report.claims)
-    if verdicts:
-        counts = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
-        brackets = "In brackets: claims of the paper that are reproduced, of those judged."
-        yield _item(f"{brackets} All {verdicts.total()}: {counts}.")
+        below += _item(f"Further: {', '.join(others)}.")
+    counts = Counter(claim.verdict for report in reports for claim in report.claims)
+    if counts:
+        told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
+        below += _item(f"All {counts.total()} claims in all readings: {told}.")
     made = {report.name for report in reports}
     missing = [name for name in ORDER if name not in made]
     if missing:
-        yield _item(f"Not made yet: `make {' '.join(missing)}{flag}`.")
+        below += _item(f"Not made yet: `make {' '.join(missing)}{flag}`.")
+    return [f"**{NOTICES[backend]}** `make NAME{flag}`", ""], below
+
+
+def _forms(report: Written) -> list[list[str]]:
+    """A report's lines, ever fewer: all its headlines, the first sentence alone, and of that what fits on one line,
+    up to where it pauses."""
+    head, first = f"{report.name}{_share(report)}: ", report.headlines[0]
+    room = COLUMNS - len(f"- {head}, ...")
+    pause = re.match(rf".{{{room // 2},{room}}}(?=[,;] )", first)
+    short = f"{pause[0]}, ..." if pause else textwrap.shorten(first, room, placeholder=" ...")
+    return [_item(head + text) for text in (" ".join(report.headlines), first, short)]
+
+
+def _fit(reports: Sequence[list[list[str]]], num_lines: int) -> None:
+    """Drop the first form of the longest report, of the last of those, until all of them take no more lines."""
+    while sum(len(forms[0]) for forms in reports) > num_lines:
+        cuttable = [forms for forms in reversed(reports) if len(forms) > 1]
+        if not cuttable:
+            return
+        del max(cuttable, key=lambda forms: len(forms[0]))[0]
 
 
 def _share(report: Written) -> str:
-    return f" ({report.num_reproduced}/{len(report.claims)})" if report.claims else ""
+    """Of the reading that is nearest to the paper, as the legend says."""
+    if not report.claims:
+        return ""
+    reading, held, judged = report.nearest
+    return f" ({held}/{judged}{' in reading ' + reading if reading else ''})"
 
 
-def _item(text: str) -> str:
-    return textwrap.fill(
+def _item(text: str) -> list[str]:
+    return textwrap.wrap(
         text, COLUMNS, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )
 

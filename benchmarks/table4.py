@@ -66,7 +66,7 @@ ASSUMPTIONS = (
     "Aging: alpha 150, beta -1 (weight base 500, Figure 6). FCFS is the same scheduler in order of arrival.",
     "Intervals are 95 %, Student's t over seeds; changes are paired by seed.",
     "Table 3 shows that 'exact' is the paper's workload: it has its median prompt of "
-    f"{SETUP['prompt_median_200']} tokens and P90 of {SETUP['prompt_p90_200']}. Prompts beyond the context are ignored.",
+    f"{SETUP['prompt_median_200']} tokens and P90 of {SETUP['prompt_p90_200']}. Longer prompts are ignored.",
     "Seeds draw 1 % of jitter on round times and, in 'full', the requests; 'exact' has no other chance in it.",
 )
 

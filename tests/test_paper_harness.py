@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import table4
 from benchmarks.harness.backends import flags_of, stretches
-from benchmarks.harness.cases import STATIC_INTERVAL, Case, scheduler_flags, sharegpt
+from benchmarks.harness.cases import STATIC_INTERVAL, Case, fcfs_or_aging, scheduler_flags, sharegpt
 from benchmarks.harness.options import Options, parse_options
-from benchmarks.harness.report import Report
+from benchmarks.harness.report import Report, is_number
 from benchmarks.harness.run import run_cases
 from benchmarks.harness.statistics import (
     DIRECTION,
     NONE,
+    NOT_REPRODUCED,
     OPPOSITE,
+    PARTLY,
     REPRODUCED,
+    UNDECIDED,
     Mean,
+    beyond,
     change,
+    fit_factor,
     fit_offset,
+    level,
     mean_of,
     verdict,
 )
-from benchmarks.paper import paper, rows
+from benchmarks.harness.written import read_reports
+from benchmarks.paper import paper, policy_change, row, rows
 from sarathi.config import parse_args
 
 SMALL = sharegpt("small", 12, 0.1, reduced={"num_requests": 4, "output_tokens": 5}, output_tokens=20)
@@ -58,9 +66,15 @@ def test_changes_are_paired_by_seed() -> None:
     ("paper_change", "ours", "expected"),
     [
         (-10.0, Mean(-9.0, 2.0), REPRODUCED),
-        (-10.0, Mean(-0.1, 0.01), DIRECTION),
+        (-10.0, Mean(-1.5, 0.01), DIRECTION),
+        (-10.0, Mean(-0.9, 0.01), NONE),  # too small to be a change
         (-10.0, Mean(-30.0, 1.0), DIRECTION),
         (-10.0, Mean(-1.0, 2.0), NONE),
+        (-10.0, Mean(-10.0), UNDECIDED),  # one run
+        (-0.2, Mean(0.1), UNDECIDED),
+        (-0.2, Mean(0.5, 0.4), REPRODUCED),  # about equal, in both
+        (-0.2, Mean(0.0, 2.0), UNDECIDED),
+        (-0.2, Mean(-2.0, 0.9), NOT_REPRODUCED),
         (-10.0, Mean(3.0, 1.0), OPPOSITE),
         (10.0, Mean(6.0, 1.0), REPRODUCED),
         (10.0, Mean(-6.0, 1.0), OPPOSITE),
@@ -68,6 +82,23 @@ def test_changes_are_paired_by_seed() -> None:
 )
 def test_verdicts(paper_change: float, ours: Mean, expected: str) -> None:
     assert verdict(paper_change, ours) == expected
+
+
+def test_beyond_a_bound_over_the_whole_interval() -> None:
+    values = (Mean(60, 5), Mean(60, 15), Mean(40, 5), Mean(60))
+    assert [beyond(ours, 50) for ours in values] == [REPRODUCED, UNDECIDED, NOT_REPRODUCED, UNDECIDED]
+
+
+def test_levels() -> None:
+    assert level([100, 10], [109, 9.1]) == REPRODUCED
+    assert level([100, 10], [109, 9.1], within=5) == PARTLY
+    assert level([100, 10], [100, 19]) == PARTLY
+    assert level([100, 10], [100, 21]) == level([0, 10], [1, 10]) == NOT_REPRODUCED
+
+
+def test_the_factor_is_the_geometric_mean() -> None:
+    factor = fit_factor([2.0, 8.0], [1.0, 1.0])
+    assert factor.factor == pytest.approx(4) and factor.largest_rest == pytest.approx(100)
 
 
 def test_the_constant_is_least_squares() -> None:
@@ -91,6 +122,13 @@ def test_the_papers_figures_are_those_of_its_source(shared: Path) -> None:
         "chunk": 256, "policy": "FCFS", "mean_e2e_s": 118.72, "p95_e2e_s": 195.73, "mean_ttft_s": 107.82,
         "p95_ttft_s": 184.86,
     }  # fmt: skip
+
+
+def test_rows_of_the_paper_by_their_labels() -> None:
+    assert row("table4", chunk=1024, policy="AGING")["mean_e2e_s"] == 110.59
+    assert policy_change("table4", "mean_e2e_s", chunk=256) == pytest.approx(100 * (106.56 / 118.72 - 1))
+    with pytest.raises(ValueError, match="too many"):
+        row("table4", chunk=256)
 
 
 def test_flags_of_each_backend() -> None:
@@ -140,23 +178,52 @@ def test_runs_are_kept_on_request(tmp_path: Path) -> None:
 
 
 def test_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Headlines first, then verdicts, then what was added, in that order."""
     report = Report("t", "A title", Options(results=tmp_path))
     report.add_list("Assumptions", ["one\n    thing"])
     report.add_table("Numbers", ["name", "value"], [["a|b", 1234.5], ["c", None]], note="a note")
-    report.add_claim("it holds", "1 %", "2 %", REPRODUCED)
-    report.add_claim("it falls", "-1 %", "2 %", OPPOSITE)
+    report.add_claim("it holds", "1 %", "2 %", REPRODUCED, "near")
+    report.add_claim("it falls", "-1 %", "2 %", OPPOSITE, "far")
+    report.add_check("it is so", "'so'", "so", True, "far")
+    report.add_headline("The\n    first.")
+    report.add_headline("The second.")
     path = report.write_csv("-runs.csv", [{"a": 1, "b": 2}, {"a": 3, "c": 4}])
     report.finish()
     printed = capsys.readouterr().out
     assert (tmp_path / "sim" / "t.md").read_text() + "\n" == printed
-    assert "SIMULATED" in printed and "- one thing" in printed and "a note" in printed
+    parts = ["## A title", "**SIMULATED", "The first. The second.", "### Verdict", "### Assumptions", "- one thing",
+             "### Numbers", "a note"]  # fmt: skip
+    assert [*map(printed.index, parts)] == sorted(map(printed.index, parts))
     assert "| a\\|b | 1,234.50 |" in printed and "| c    |        – |" in printed
-    assert "Shape not reproduced as a whole: 1 reproduced, 1 opposite, of 2 claims." in printed
-    assert json.loads((tmp_path / "sim" / "t.json").read_text())["blocks"][1]["rows"] == [
-        ["a|b", "1,234.50"],
-        ["c", "–"],
-    ]
+    assert "Shape reproduced in the reading near. Claims reproduced: near: 1 of 1; far: 1 of 2." in printed
+    verdicts, _, numbers = json.loads((tmp_path / "sim" / "t.json").read_text())["blocks"]
+    assert verdicts["columns"] == ["reading", "the paper's claim", "paper", "ours", "verdict"]
+    assert verdicts["rows"][2] == ["far", "it is so", "'so'", "so", "reproduced"]
+    assert numbers["rows"] == [["a|b", "1,234.50"], ["c", "–"]]
     assert list(csv.reader(path.open())) == [["a", "b", "c"], ["1", "2", ""], ["3", "", "4"]]
+    (written,) = read_reports(tmp_path, "sim")
+    assert written.nearest == ("near", 1, 1) and written.by_reading["far"] == ["opposite", "reproduced"]
+
+
+def test_of_readings_alike_the_nearest_has_more_claims(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = Report("t", "A title", Options(results=tmp_path), notice="HALF REAL.")
+    for reading, holds in (("few", True), ("many", True), ("many", True), ("other", False)):
+        report.add_check("claim", "1", "2", holds, reading)
+    report.finish()
+    assert read_reports(tmp_path, "sim")[0].nearest == ("many", 2, 2)
+    assert "**HALF REAL.**" in capsys.readouterr().out
+
+
+def test_a_claim_without_a_reading_has_no_name_in_the_tally(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = Report("t", "A title", Options(results=tmp_path))
+    report.add_check("claim", "1", "2", False)
+    report.finish()
+    assert "Shape not reproduced as a whole. Claims reproduced: 0 of 1." in capsys.readouterr().out
+
+
+def test_numbers_are_told_from_texts() -> None:
+    assert all(map(is_number, ("–", "1,234.50", "-3", "+0.50 ± 0.10 %", "3.2 s", "12 ms")))
+    assert not any(map(is_number, ("", "256 to 512", "3 of 4", "1.0 (2.0)", "s")))
 
 
 def test_options() -> None:
@@ -178,3 +245,16 @@ def test_table4_in_small_twice_the_same(tmp_path: Path, capsys: pytest.CaptureFi
     rows = list(csv.DictReader(written[0]["table4-runs.csv"].decode().splitlines()))
     assert {row["policy"] for row in rows} == {"FCFS", "AGING"} and len(rows) == 66
     assert all(float(row["itl_p99_ms"]) > 0 for row in rows)
+
+
+def test_aging_lowers_means_where_prefill_is_the_bottleneck(tmp_path: Path) -> None:
+    """In every seed, each with other conversations: whole ones, 100 of them, with KV blocks that do not bind."""
+    hundred = replace(table4.FULL, flags=(*table4.FULL.flags, "--sharegpt_request_generator_config_num_requests=100"))
+    cases = [
+        Case({"policy": p}, hundred, fcfs_or_aging(p, 256, 128, table4.ALPHA), system=table4.NOT_BINDING)
+        for p in table4.POLICIES
+    ]
+    runs = run_cases("t", cases, Options(results=tmp_path))
+    for figure in ("mean_e2e_s", "mean_ttft_s"):
+        fcfs, aging = (runs.values(case, figure) for case in cases)
+        assert len(fcfs) == 5 and all(after < before for before, after in zip(fcfs, aging, strict=True)), figure

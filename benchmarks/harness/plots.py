@@ -108,7 +108,6 @@ def lines(
     panels: Mapping[str, Mapping[str, Sequence[tuple[float, ...]]]],
     caption: str,
     *,
-    log_y: bool = False,
     log_x: bool = False,
 ) -> Path:
     """Lines with marks: panels[panel][line] are points (x, y), or (x, y, half of its interval)."""
@@ -122,7 +121,6 @@ def lines(
                         elinewidth=0.8, color=colors[name], label=name)  # fmt: skip
         ax.set_xlabel(axes[0], fontsize=9)
         ax.set_xscale("log" if log_x else "linear")
-        ax.set_yscale("log" if log_y else "linear")
     figure.axes[0].set_ylabel(axes[1], fontsize=9)
     return _save(figure, path, title, caption)
 
