@@ -70,10 +70,16 @@ def _report(results: Path, backend: str, name: str, images: dict[str, bytes]) ->
     if not path.is_file():
         raise SystemExit(f"{path} is missing: run make {name}{flag} first")
     text = re.sub(r"^(#+ )", r"#\1", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    text = re.sub(r"^\|.*\|$", lambda line: re.sub(r" {2,}|-{4,}", _squeezed, line[0]), text, flags=re.MULTILINE)
     for _, image in IMAGE.findall(text):
         images[prefix + image] = _image(path.parent / image)
     folder = IMAGES.relative_to(DOC.parent)
     return IMAGE.sub(lambda m: f"![{m[1]}]({folder.as_posix()}/{prefix}{m[2]})", text)
+
+
+def _squeezed(run: re.Match[str]) -> str:
+    """Padding and rules of a table, which nobody reads in a file, at their shortest."""
+    return " " if run[0].isspace() else "---"
 
 
 def _image(path: Path) -> bytes:

@@ -144,7 +144,7 @@ def capacities(chosen: Sequence[Workload], options: Options) -> dict[str, Figure
         Case({"workload": workload.name}, at_once(workload, CAPACITY_REQUESTS), fcfs, device=DEVICE)
         for workload in chosen
     ]
-    runs = run_cases("sweep-capacity", cases, replace(options, seeds=(1,)), served)
+    runs = run_cases("sweep", cases, replace(options.for_search(), seeds=(1,)), served)
     return {str(case.labels["workload"]): runs.of(case)[0] for case in cases}
 
 
