@@ -8,10 +8,13 @@ BIN := $(VENV)/bin
 PREDICTOR_STAMP := $(VENV)/.set-up-predictor
 PREDICTOR_MODELS := predictor/models/Qwen3-8B--rtx_4090.npz predictor/models/Qwen3-8B--rtx_pro_5000_72gb.npz
 PREDICTOR_DATA := results/predictor/rtx_4090.csv results/predictor/rtx_pro_5000_72gb.csv
-# make table4 BACKEND=cpu WANDB_PROJECT=name; BACKEND: sim, cpu or cuda
+# make table4 BACKEND=cpu WANDB_PROJECT=name QUICK=1; BACKEND: sim, cpu or cuda; QUICK: a reduced size
 BACKEND ?= sim
-$(if $(filter-out sim cpu cuda,$(BACKEND)),$(error BACKEND=$(BACKEND) is not allowed; sim, cpu or cuda))
-TABLE_FLAGS = --backend $(BACKEND) $(if $(WANDB_PROJECT),--wandb-project $(WANDB_PROJECT))
+ifeq ($(filter $(BACKEND),sim cpu cuda),)
+$(error BACKEND=$(BACKEND) is not allowed; sim, cpu or cuda)
+endif
+TABLE_FLAGS = --backend $(BACKEND) $(if $(WANDB_PROJECT),--wandb-project '$(WANDB_PROJECT)') $(if $(QUICK),--quick)
+RESULTS = results/$(BACKEND)$(if $(QUICK),-quick)
 TABLES := table3 table4 table5 table6 table7 table8 table9 table10
 FIGURES := figure2 figure3 figure4 figure5 figure6
 # What tables run on: one set-up for the simulated devices, one for real models; and the predictors of LPRS.
@@ -55,15 +58,16 @@ results/real/cpu.npz: results/real/rounds.csv | $(PREDICTOR_STAMP)
 
 results/real/cuda.csv: | $(ENGINE_STAMP)
 	@$(BIN)/python -m predictor.collect --output $@ --executor_config_type LOCAL --local_executor_config_device cuda \
-		--model_config_load_format dummy --minutes 5
+		--model_config_model benchmarks/configs/qwen3-8b --model_config_load_format dummy \
+		--sharegpt_request_generator_config_tokenizer qwen --minutes 5
 
 results/real/cuda.npz: results/real/cuda.csv | $(PREDICTOR_STAMP)
 	@$(BIN)/python -m predictor.train $< --output $@
 
-paper: $(TABLES) $(FIGURES) ## Every table and figure of the paper, simulated (or BACKEND=cpu, cuda), and results/index.html
+paper: $(TABLES) $(FIGURES) ## Every table and figure of the paper, simulated (or BACKEND=cpu, cuda), and results/index.html (installs torch)
 	@$(BIN)/python -m benchmarks.index
 
-table3 table4 table5 table6 table7 table8 table9 table10: $(TABLE_STAMPS) ## Tables 3 to 10 of the paper beside ours; each is a target
+table3 table4 table5 table6 table7 table8 table9 table10: $(TABLE_STAMPS) ## Tables 3 to 10 of the paper beside ours, each a target (7 to 10 install torch)
 	@$(BIN)/python -m benchmarks.$@ $(TABLE_FLAGS)
 
 table3: $(PAPER_ROUNDS)
@@ -71,14 +75,13 @@ table7: $(PREDICTOR_STAMP)
 table8: $(PAPER_ROUNDS) $(OTHER_PREDICTOR) $(PREDICTOR_STAMP)
 table9 table10: $(PAPER_PREDICTORS)
 
-figure2 figure3 figure4 figure5: results/$(BACKEND)/table4-runs.csv ## Figures 2 to 6 of the paper; each is a target
+figure2 figure3 figure4 figure5 figure6: $(TABLE_STAMPS) ## Figures 2 to 6 of the paper, each a target
 	@$(BIN)/python -m benchmarks.figures $@ $(TABLE_FLAGS)
 
-figure6: $(TABLE_STAMPS)
-	@$(BIN)/python -m benchmarks.figures $@ $(TABLE_FLAGS)
+figure2 figure3 figure4 figure5: $(RESULTS)/table4-runs.csv
 
 # Figures are drawn from the runs of Table 4; after a change of the engine say make table4 first.
-results/$(BACKEND)/table4-runs.csv: benchmarks/table4.py $(wildcard benchmarks/harness/*.py) | $(TABLE_STAMPS)
+$(RESULTS)/table4-runs.csv: benchmarks/table4.py $(wildcard benchmarks/harness/*.py) | $(TABLE_STAMPS)
 	@$(BIN)/python -m benchmarks.table4 $(TABLE_FLAGS)
 
 sweep: $(if $(filter-out cpu,$(BACKEND)),$(firstword $(PAPER_PREDICTORS))) $(TABLE_STAMPS) ## Every scheduler over four workloads, from light load to overload

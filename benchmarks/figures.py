@@ -3,6 +3,7 @@ Figure 6, the weight of waiting, has runs of its own."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
@@ -16,6 +17,7 @@ from benchmarks.harness.statistics import LEAST, Mean, beyond, change, mean_of, 
 from benchmarks.paper import paper, policy_change, row
 from benchmarks.table4 import CHUNKS, POLICIES
 from benchmarks.table4_runs import FIRST, Table4Runs
+from sarathi.benchmark.entry_point import exit_status
 
 LEGEND_OF = {"FCFS": "FCFS", "AGING": "Aging"}
 LATENCIES = ("E2E", "TTFT")
@@ -223,4 +225,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main))

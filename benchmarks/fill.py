@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.harness.options import BACKENDS
 from benchmarks.harness.written import ORDER
 from benchmarks.headline import headline
+from sarathi.benchmark.entry_point import exit_status
 from sarathi.metrics.sinks import write_text
 
 README, DOC = Path("README.md"), Path("docs/reproduction.md")
@@ -101,4 +103,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
@@ -12,9 +13,10 @@ from pathlib import Path
 from benchmarks.harness.options import BACKENDS
 from benchmarks.harness.report import NOTICES
 from benchmarks.harness.written import ORDER, VERDICTS, Written, read_reports
+from sarathi.benchmark.entry_point import exit_status
 
 LINES, COLUMNS = 35, 120  # of a screen
-LEGEND = "In brackets: how many claims of the paper are reproduced, of those judged in the reading that comes nearest."
+LEGEND = "In brackets: how many of the paper's claims come out in some reading of its setup, of those that are judged."
 
 
 def headline(results: Path) -> str:
@@ -72,11 +74,11 @@ def _fit(reports: Sequence[list[list[str]]], num_lines: int) -> None:
 
 
 def _share(report: Written) -> str:
-    """Of the reading that is nearest to the paper, as the legend says."""
+    """As the legend says."""
     if not report.claims:
         return ""
-    reading, held, judged = report.nearest
-    return f" ({held}/{judged}{' in reading ' + reading if reading else ''})"
+    held, judged = report.held
+    return f" ({held}/{judged})"
 
 
 def _item(text: str) -> list[str]:
@@ -92,4 +94,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main))

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.harness.options import BACKENDS
-from benchmarks.harness.report import CLAIM_COLUMNS, NOTICES, VERDICT, is_number
+from benchmarks.harness.report import CLAIM_COLUMNS, LEGEND, NOTICES, VERDICT, is_number
 from benchmarks.harness.statistics import (
     DIRECTION,
     NONE,
@@ -24,6 +25,7 @@ from benchmarks.harness.statistics import (
     Verdict,
 )
 from benchmarks.harness.written import VERDICTS, Claim, Written, read_reports
+from sarathi.benchmark.entry_point import exit_status
 from sarathi.metrics.html.page import NO_VALUE, Cell, Page, Tone, Value
 from sarathi.metrics.sinks import write_text
 
@@ -75,6 +77,7 @@ def _add_overview(page: Page, backend: str, reports: Sequence[Written]) -> None:
         ],
         caption="How many of the paper's claims came out, by reading of its setup",
     )
+    page.add_text(LEGEND)
     page.add_table(
         ["where", *CLAIM_COLUMNS],
         [[_link(backend, report, _short(report)), *_claim(claim)] for report in judged for claim in report.claims],
@@ -149,4 +152,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main))

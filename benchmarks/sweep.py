@@ -6,6 +6,7 @@ of that.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from benchmarks.sweep_workloads import (
     trace_lengths,
     trace_path,
 )
+from sarathi.benchmark.entry_point import exit_status
 from sarathi.metrics.run_record import RunRecord
 
 SEEDS = (1, 2, 3)
@@ -263,4 +265,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main))

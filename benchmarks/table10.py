@@ -5,6 +5,7 @@ The paper: Qwen3-8B on an RTX PRO 5000, 49 short prompts to a long one, budget 5
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 
 from benchmarks.harness.options import Options, parse_options
@@ -28,6 +29,7 @@ from benchmarks.table10_readings import (
     readings_of,
 )
 from benchmarks.table10_targets import add_sweep
+from sarathi.benchmark.entry_point import exit_status
 
 READING = "requests, arrivals, profile, target, penalties"
 E2E, _, P90_E2E, _ = LATENCIES
@@ -193,10 +195,10 @@ def add_headlines(report: Report, runs: Runs, named: Mapping[str, Judged], *, si
     setups = {name: f"({one.reading.profile}, {one.reading.target_ms:g} ms)" for name, one in named.items()}
     one, metric = named[CLOSEST], DYNAMICS[0]
     prefills = " to ".join(f"{runs.mean(case, metric).value:.2f}" for case in one.cases)
-    chosen = "with rounds stretched to the paper's" if simulated else "by changes and dynamics"
+    chosen = "by level, changes and dynamics" if simulated else "by changes and dynamics"
     report.add_headline(
-        f"""APC's change of mean E2E, reading closest {chosen} {setups[CLOSEST]}: {changes[CLOSEST]} (paper
-        {PAPER[E2E]["change_percent"]:+.1f} %); prefills a round {prefills} ({PAPER[metric]["apc_off"]} to
+        f"""In the reading closest to the paper {chosen} {setups[CLOSEST]} APC changes mean E2E by {changes[CLOSEST]} (paper
+        {PAPER[E2E]["change_percent"]:+.1f} %), prefills a round {prefills} ({PAPER[metric]["apc_off"]} to
         {PAPER[metric]["apc_on"]})."""
     )
     others = "; ".join(f"{name} {setups[name]} {changes[name]}" for name in named if name != CLOSEST)
@@ -243,4 +245,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main))

@@ -5,6 +5,7 @@ The paper gives the Aging workload's median and P90 in its text, the rest in the
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from benchmarks.table3_profile import add_profiles, add_test_part, missing, prep
 from benchmarks.table4 import FULL, NATURAL
 from predictor.dataset import BUCKET_TOKENS, Split
 from sarathi.benchmark.build import build_workload
+from sarathi.benchmark.entry_point import exit_status
 from sarathi.config import parse_args
 
 Figures = dict[str, float]
@@ -218,4 +220,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main))

@@ -6,6 +6,7 @@ the two GPUs share the model nor what a round takes; the latter follows from its
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 
 from benchmarks.harness.cases import Case, fcfs_or_aging
@@ -28,6 +29,7 @@ from benchmarks.table5_fits import (
     paper_row,
     round_ms,
 )
+from sarathi.benchmark.entry_point import exit_status
 from sarathi.metrics.run_record import RunRecord
 
 SYSTEMS = {
@@ -327,4 +329,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main))

@@ -7,6 +7,7 @@ which model, how long outputs, how fast arrivals or how many seats: readings are
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ from benchmarks.table6_readings import (
     eight,
     paper_eight,
 )
+from sarathi.benchmark.entry_point import exit_status
 from sarathi.simulation.devices import DEVICES
 
 ASSUMPTIONS = (
@@ -199,4 +201,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main))

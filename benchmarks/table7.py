@@ -6,6 +6,7 @@ and settings, layers, dropout, batches. The schedulers' defaults stand beside wh
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +22,7 @@ from predictor.features import NUM_RAW
 from predictor.source import Source
 from predictor.train import train
 from predictor.train_config import PRESETS, TrainConfig
+from sarathi.benchmark.entry_point import exit_status
 from sarathi.config.schedulers import AgingSchedulerConfig, ApcSchedulerConfig, LprsSchedulerConfig
 
 SETTINGS = ("optimizer", "epochs", "lr", "weight_decay", "hidden_sizes", "dropout", "batch_size")
@@ -194,4 +196,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main))

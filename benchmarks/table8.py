@@ -5,6 +5,7 @@ Ten trainings in sim, five seeds a preset, on the rounds that make collects; bas
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from predictor.evaluate import error_metrics, fit_baselines, predict
 from predictor.model import Predictor
 from predictor.train import train
 from predictor.train_config import PRESETS, TrainConfig
+from sarathi.benchmark.entry_point import exit_status
 from sarathi.metrics.plot_style import COLORS, GREY, LINE_STYLES, legend_above, new_figure, save_figure
 
 METRICS = {
@@ -247,8 +249,8 @@ def _other_models(options: Options, split: Split) -> dict[str, list[Errors]]:
 
 def run(options: Options) -> None:
     split = read_split(options)
-    trained = train_all(split, options)
     others = _other_models(options, split)
+    trained = train_all(split, options)
     by_kind = {kind: errors_of(trained, split, mask) for kind, mask in kinds_of_rounds(split).items()}
     models = {**by_kind[ALL], **others}
     report = Report("table8", "Table 8: test errors of the latency predictor", options)
@@ -281,4 +283,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main))

@@ -6,6 +6,7 @@ The paper: Qwen3-8B on an RTX PRO 5000, 1,000 requests 0.1 s apart (high load) o
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from benchmarks.table9_level import OUTPUT_TOKENS, QUANTILES, add_delay, add_lev
 from benchmarks.table9_rounds import NEAR, add_changes, add_figures, add_headlines, add_rounds
 from predictor.features import ROUND_COLUMNS, from_rounds
 from predictor.model import Predictor
+from sarathi.benchmark.entry_point import exit_status
 from sarathi.metrics.run_folder import read_run
 from sarathi.metrics.run_record import RunRecord
 
@@ -264,4 +266,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main))

@@ -8,6 +8,7 @@ arrivals stretched until they are alike.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from benchmarks.harness.cases import Case
 from benchmarks.harness.options import Options
@@ -24,6 +25,7 @@ CPU = (
 CUDA = (
     "--executor_config_type=LOCAL",
     "--local_executor_config_device=cuda",
+    f"--model_config_model={Path(__file__).parents[1] / 'configs' / 'qwen3-8b'}",
     "--model_config_load_format=dummy",
     "--sharegpt_request_generator_config_tokenizer=qwen",
 )

@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from sarathi.errors import InputError
 
 logger = logging.getLogger(__name__)
 
 SEEDS = (1, 2, 3, 4, 5)
+MAX_SEED, MAX_PROCESSES = 2**32 - 1, 256
 BACKENDS = ("sim", "cpu", "cuda")
 
 
@@ -44,28 +48,45 @@ class Options:
     def predictor(self, device: str, profile: str) -> Path:
         """The latency predictor for the device that this backend runs on: the simulated one, or the real one here.
 
-        Raises SystemExit, a line with make's target, if it is missing.
+        Raises InputError, a line with make's target, if it is missing.
         """
         name = f"{device}.npz" if profile == "lean" else f"{device}--{profile}.npz"
         target = f"predictor/{name}" if self.backend == "sim" else f"real/{self.backend}.npz"
         path = self.results / target
         if not path.is_file():
-            raise SystemExit(f"{path}: no such latency predictor; `make results/{target}` makes one in results")
+            raise InputError(f"{path}: no such latency predictor; `make results/{target}` makes one in results")
         return path
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    """A whole number in a range, as a type of argparse."""
+
+    def number(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text!r} is not allowed; {least} to {most:,}")
+        return int(text)
+
+    return number
 
 
 def options_parser(description: str | None) -> argparse.ArgumentParser:
     """The flags of every table; one that has flags of its own adds them."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     backend_help = (
         "sim: the paper's devices, simulated; cpu: SmolLM2 on this CPU; cuda: the paper's model on a CUDA device "
         "(default: %(default)s)"
     )
     parser.add_argument("--backend", choices=BACKENDS, default="sim", help=backend_help)
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder (default: %(default)s)")
-    parser.add_argument("--seeds", type=int, nargs="+", default=None, help="default: 1 to 5 with sim, else 1")
+    parser.add_argument(
+        "--seeds", type=_whole(0, MAX_SEED), nargs="+", default=None, help="default: 1 to 5 with sim, else 1"
+    )
     parser.add_argument("--quick", action="store_true", help="a reduced size, to see that everything works")
-    parser.add_argument("--processes", type=int, default=None, help="of simulations (default: one a core)")
+    parser.add_argument(
+        "--processes", type=_whole(1, MAX_PROCESSES), default=None, help="of simulations (default: one a core)"
+    )
     wandb_help = "also record every run there, a group for each table, and keep its folder"
     parser.add_argument("--wandb-project", default=None, help=wandb_help)
     parser.add_argument("--keep-runs", action="store_true", help="keep every run's folder")
@@ -78,9 +99,9 @@ def options_from(args: argparse.Namespace, *, logs_runs: bool = True) -> Options
         logger.warning("--wandb-project: no effect here, where no request is served")
     simulated = args.backend == "sim"
     if args.seeds is not None and len({*args.seeds}) < len(args.seeds):
-        raise SystemExit("--seeds: a seed stands twice, which is no second run")
+        raise InputError("--seeds: a seed stands twice, which is no second run")
     default_seeds = SEEDS[: 2 if args.quick else None] if simulated else SEEDS[:1]
-    return Options(
+    options = Options(
         backend=args.backend,
         results=args.results,
         seeds=tuple(args.seeds or default_seeds),
@@ -89,6 +110,13 @@ def options_from(args: argparse.Namespace, *, logs_runs: bool = True) -> Options
         wandb_project=(args.wandb_project or None) if logs_runs else None,
         keep_runs=args.keep_runs,
     )
+    try:  # before hours of runs, not after them
+        options.directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=options.directory):
+            pass
+    except OSError as error:
+        raise InputError(f"--results: cannot write to {options.directory} ({error.strerror})") from None
+    return options
 
 
 def parse_options(description: str | None, argv: Sequence[str] | None, *, logs_runs: bool = True) -> Options:

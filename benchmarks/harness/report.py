@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.options import Options
-from benchmarks.harness.statistics import NOT_REPRODUCED, REPRODUCED, Verdict
+from benchmarks.harness.statistics import LEAST, NOT_REPRODUCED, PARTLY, REPRODUCED, Verdict
 from sarathi.metrics.sinks import write_text
 
 NOTICES = {
@@ -23,6 +23,10 @@ NOTICES = {
     "cuda": "REAL: on this machine's CUDA device, real clock.",
 }
 VERDICT = "Verdict"  # heading of the table of claims
+LEGEND = (
+    f"Of a change, {REPRODUCED}: of the paper's sign beyond the interval, and half to twice its size; below {LEAST:g} % it "
+    f"is none. Of figures: within the tolerance that the claim states; {PARTLY}: within a factor of 2, or what stands there."
+)
 CLAIM_COLUMNS = ("reading", "the paper's claim", "paper", "ours", "verdict")
 NUMBER = re.compile(r"[-+−]?\d[\d,]*(\.\d+)?( ± \d[\d,]*(\.\d+)?)?( (%|s|ms|points))?")
 Cell = str | int | float | None
@@ -118,8 +122,10 @@ def _tally(claims: Sequence[Sequence[str]]) -> str:
         shape = "Shape not reproduced as a whole"
     else:
         shape = "Shape reproduced" + (f" in the reading {whole[0]}" if whole[0] else "")
-    each = "; ".join(f"{reading + ': ' if reading else ''}{held} of {of}" for reading, (held, of) in counts.items())
-    return f"{shape}. Claims reproduced: {each}."
+    claims_of = "; ".join(
+        f"{reading + ': ' if reading else ''}{held} of {of}" for reading, (held, of) in counts.items()
+    )
+    return f"{shape}. Claims reproduced: {claims_of}. {LEGEND}"
 
 
 def _text(cell: Cell) -> str:

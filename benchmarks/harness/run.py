@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import signal
+import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,11 +24,14 @@ from sarathi.benchmark.build import build_workload
 from sarathi.benchmark.runner import run_benchmark
 from sarathi.benchmark.system import build_system
 from sarathi.config import parse_args
+from sarathi.errors import InputError
 from sarathi.metrics.run_folder import read_run
 from sarathi.metrics.run_record import RunRecord
 
 Figures = dict[str, Any]  # numbers, or arrays; the same names for every case of a table
 Measure = Callable[[RunRecord], Figures]  # the record's folder is there until it returns
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -107,11 +114,24 @@ def run_cases(table: str, cases: Sequence[Case], options: Options, measure: Meas
         for i, case in enumerate(cases)
         for seed in options.seeds
     ]
-    done = list(
-        tqdm(in_processes(_Job.run, jobs, options.processes), table, len(jobs), unit="run", leave=False, disable=None)
-    )
+    for job in jobs:
+        parse_args([*job.flags, *QUIET])  # a flag that makes no sense is told before anything runs
+    notes.insert(0, _setup(cases[0], jobs, options))
+    print(f"{table}: {len(jobs)} runs ...", file=sys.stderr, flush=True)
+    results = in_processes(_Job.run, jobs, options.processes)
+    figures, lines = zip(*tqdm(results, table, len(jobs), unit="run", leave=False, disable=None), strict=True)
+    if lost := [line for of_run in lines for line in of_run if "sync" not in line and options.wandb_project]:
+        logger.warning("%d of %d runs: %s", len(lost), len(jobs), lost[0])
     n = len(options.seeds)
-    return Runs(cases, options.seeds, [done[i * n : (i + 1) * n] for i in range(len(cases))], notes)
+    return Runs(cases, options.seeds, [figures[i * n : (i + 1) * n] for i in range(len(cases))], notes)
+
+
+def _setup(first: Case, jobs: Sequence[_Job], options: Options) -> str:
+    """What ran, so that a reader can run it without these scripts."""
+    model = {"sim": f"Qwen3-8B on a simulated {first.device}", "cpu": "SmolLM2-135M", "cuda": "Qwen3-8B"}
+    command = " ".join(["python -m sarathi.benchmark.main", *jobs[0].flags, f"--seed={jobs[0].seed}"])
+    seeds = ", ".join(map(str, options.seeds))
+    return f"{model[options.backend]} where nothing else is said; seeds {seeds}; the first of {len(jobs)} runs: `{command}`"
 
 
 @dataclass(frozen=True)
@@ -124,15 +144,17 @@ class _Job:
     options: Options
     measure: Measure
 
-    def run(self) -> Figures:
+    def run(self) -> tuple[Figures, list[str]]:
         name = f"{self.table}-{self.case:03}-{self.seed}"
         with tempfile.TemporaryDirectory() as scratch:
             # wandb's own files, where it is offline, are in the run's folder.
             keep = self.options.keep_runs or self.options.wandb_project is not None
             directory = self.options.directory / "runs" / name if keep else scratch
-            record = _run([*self.flags, f"--seed={self.seed}", f"--output_dir={directory}", *self._wandb(name)])
-            record.finish_wandb()
-            return self.measure(record)
+            try:
+                record = _run([*self.flags, f"--seed={self.seed}", f"--output_dir={directory}", *self._wandb(name)])
+            except InputError as error:  # of a kind that comes through to another process
+                raise InputError(str(error)) from None
+            return self.measure(record), record.finish_wandb()
 
     def _wandb(self, name: str) -> list[str]:
         if self.options.wandb_project is None:
@@ -161,8 +183,16 @@ def in_processes(function: Callable[[T], R], jobs: Sequence[T], num_processes: i
     if num_processes == 1:
         yield from map(function, jobs)
         return
-    with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
+    context = get_context("spawn")
+    with ProcessPoolExecutor(min(num_processes, len(jobs)), context, initializer=_end_with_parent) as pool:
         yield from pool.map(function, jobs)
+
+
+def _end_with_parent() -> None:
+    """Have this process end when its parent is gone, however that was ended."""
+    parent = parent_process()
+    assert parent is not None
+    threading.Thread(target=lambda: (parent.join(), signal.raise_signal(signal.SIGTERM)), daemon=True).start()
 
 
 def _tags(case: Case, options: Options) -> str:

@@ -53,11 +53,10 @@ class Written:
         return verdicts
 
     @property
-    def nearest(self) -> tuple[str, int, int]:
-        """The reading in which most claims, by share, hold: its name, how many of them do, and of how many. Only for a
-        report with claims."""
-        counts = [(reading, of.count(REPRODUCED), len(of)) for reading, of in self.by_reading.items()]
-        return max(counts, key=lambda count: (count[1] / count[2], count[1]))
+    def held(self) -> tuple[int, int]:
+        """How many of the paper's claims come out in some reading, and of how many that are judged in any."""
+        judged = {claim.claim for claim in self.claims}
+        return len({claim.claim for claim in self.claims if claim.verdict == REPRODUCED}), len(judged)
 
 
 def read_reports(results: Path, backend: str) -> list[Written]:
