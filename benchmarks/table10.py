@@ -197,8 +197,8 @@ def add_headlines(report: Report, runs: Runs, named: Mapping[str, Judged], *, si
     prefills = " to ".join(f"{runs.mean(case, metric).value:.2f}" for case in one.cases)
     chosen = "by level, changes and dynamics" if simulated else "by changes and dynamics"
     report.add_headline(
-        f"""In the reading closest to the paper {chosen} {setups[CLOSEST]} APC changes mean E2E by {changes[CLOSEST]} (paper
-        {PAPER[E2E]["change_percent"]:+.1f} %), prefills a round {prefills} ({PAPER[metric]["apc_off"]} to
+        f"""In the reading closest to the paper {chosen} {setups[CLOSEST]} APC changes mean E2E by {changes[CLOSEST]}
+        (paper {PAPER[E2E]["change_percent"]:+.1f} %), prefills a round {prefills} ({PAPER[metric]["apc_off"]} to
         {PAPER[metric]["apc_on"]})."""
     )
     others = "; ".join(f"{name} {setups[name]} {changes[name]}" for name in named if name != CLOSEST)

@@ -68,7 +68,8 @@ ASSUMPTIONS = (
     "Aging: alpha 150, beta -1 (weight base 500, Figure 6). FCFS is the same scheduler in order of arrival.",
     "Intervals are 95 %, Student's t over seeds; changes are paired by seed.",
     "The prompts are the paper's, as Table 3 shows: median "
-    f"{SETUP['prompt_median_200']} tokens, P90 {SETUP['prompt_p90_200']}. Longer ones are ignored. 512 outputs each are what its level asks for.",
+    f"{SETUP['prompt_median_200']} tokens, P90 {SETUP['prompt_p90_200']}. Longer ones are "
+    "ignored. 512 outputs each are what its level asks for.",
     "Seeds draw 1 % of jitter on round times and, in 'full', the requests; 'exact' has no other chance in it.",
 )
 
@@ -186,8 +187,8 @@ def add_level(report: Report, runs: Runs) -> None:
         arrival times stamped before the engine runs. Other chunk sizes of the other readings: the CSV file.""",
     )  # fmt: skip
     report.add_text(
-        f"""In the exact workload {_share_of_order(runs)} All requests have the same output, and with 10 seats for them it
-        hardly matters who takes the next."""
+        f"""In the exact workload {_share_of_order(runs)} All requests have the same output, and with 10 seats for them
+        it hardly matters who takes the next."""
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context, parent_process
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,6 +34,7 @@ Measure = Callable[[RunRecord], Figures]  # the record's folder is there until i
 
 logger = logging.getLogger(__name__)
 
+ROOT = Path(__file__).parents[2]
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -129,9 +131,12 @@ def run_cases(table: str, cases: Sequence[Case], options: Options, measure: Meas
 def _setup(first: Case, jobs: Sequence[_Job], options: Options) -> str:
     """What ran, so that a reader can run it without these scripts."""
     model = {"sim": f"Qwen3-8B on a simulated {first.device}", "cpu": "SmolLM2-135M", "cuda": "Qwen3-8B"}
-    command = " ".join(["python -m sarathi.benchmark.main", *jobs[0].flags, f"--seed={jobs[0].seed}"])
+    flags = " ".join([*jobs[0].flags, f"--seed={jobs[0].seed}"]).replace(f"{ROOT}/", "")
     seeds = ", ".join(map(str, options.seeds))
-    return f"{model[options.backend]} where nothing else is said; seeds {seeds}; the first of {len(jobs)} runs: `{command}`"
+    return (
+        f"{model[options.backend]} where nothing else is said; seeds {seeds}; the first of {len(jobs)} runs: "
+        f"`python -m sarathi.benchmark.main {flags}`"
+    )
 
 
 @dataclass(frozen=True)
