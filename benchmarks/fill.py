@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.harness.options import BACKENDS
-from benchmarks.harness.written import ORDER
+from benchmarks.harness.written import ORDER, read_png
 from benchmarks.headline import headline
 from sarathi.benchmark.entry_point import exit_status
+from sarathi.errors import InputError
 from sarathi.metrics.sinks import write_text
 
 README, DOC = Path("README.md"), Path("docs/reproduction.md")
@@ -40,29 +41,37 @@ def fill(root: Path, results: Path) -> list[Path]:
         README: _filled(root / README, {"headline": lambda _: headline(results)}),
         DOC: _filled(root / DOC, dict.fromkeys((*ORDER, *REAL), table)),
     }
+    (root / IMAGES).mkdir(parents=True, exist_ok=True)
+    for name, content in images.items():
+        (root / IMAGES / name).write_bytes(content)
     for path, text in filled.items():
         write_text(root / path, text)
-    (root / IMAGES).mkdir(parents=True, exist_ok=True)
     for old in (root / IMAGES).glob("*.png"):
         if old.name not in images:
             old.unlink()
-    for name, content in images.items():
-        (root / IMAGES / name).write_bytes(content)
     return [root / path for path in (*filled, *(IMAGES / name for name in images))]
 
 
 def _filled(path: Path, sources: dict[str, Callable[[str], str]]) -> str:
     """The text of `path` with every block filled from the source of its name."""
     if not path.is_file():
-        raise SystemExit(f"{path} is missing")
-    text = path.read_text(encoding="utf-8")
+        raise InputError(f"{path} is missing")
+    text = _text(path)
     blocks = list(BLOCK.finditer(text))
     if 2 * len(blocks) != len(MARK.findall(text)) or any(block[1] != block[3] for block in blocks):
-        raise SystemExit(f"{path}: a <!-- begin NAME --> lacks its <!-- end NAME -->, each in a line of its own")
+        raise InputError(f"{path}: a <!-- begin NAME --> lacks its <!-- end NAME -->, each in a line of its own")
     for name in (block[1] for block in blocks):
         if name not in sources:
-            raise SystemExit(f"{path}: nothing fills a block {name}; known are {', '.join(sources)}")
-    return BLOCK.sub(lambda b: f"<!-- begin {b[1]} -->\n\n{sources[b[1]](b[1]).strip()}\n\n<!-- end {b[1]} -->", text)
+            raise InputError(f"{path}: nothing fills a block {name}; known are {', '.join(sources)}")
+
+    def block(found: re.Match[str]) -> str:
+        name = found[1]
+        content = sources[name](name).strip()
+        if MARK.search(content):
+            raise InputError(f"{path}: what fills the block {name} has a line that begins or ends a block itself")
+        return f"<!-- begin {name} -->\n\n{content}\n\n<!-- end {name} -->"
+
+    return BLOCK.sub(block, text)
 
 
 def _report(results: Path, backend: str, name: str, images: dict[str, bytes]) -> str:
@@ -70,8 +79,8 @@ def _report(results: Path, backend: str, name: str, images: dict[str, bytes]) ->
     path = results / backend / f"{name}.md"
     prefix, flag = ("", "") if backend == "sim" else (f"{backend}-", f" BACKEND={backend}")
     if not path.is_file():
-        raise SystemExit(f"{path} is missing: run make {name}{flag} first")
-    text = re.sub(r"^(#+ )", r"#\1", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        raise InputError(f"{path} is missing: run make {name}{flag} first")
+    text = re.sub(r"^(#+ )", r"#\1", _text(path), flags=re.MULTILINE)
     text = re.sub(r"^\|.*\|$", lambda line: re.sub(r" {2,}|-{4,}", _squeezed, line[0]), text, flags=re.MULTILINE)
     for _, image in IMAGE.findall(text):
         images[prefix + image] = _image(path.parent / image)
@@ -84,12 +93,17 @@ def _squeezed(run: re.Match[str]) -> str:
     return " " if run[0].isspace() else "---"
 
 
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 ({error})") from None
+
+
 def _image(path: Path) -> bytes:
-    if not path.is_file():
-        raise SystemExit(f"{path} is missing: make it again")
-    content = path.read_bytes()
+    content = read_png(path)
     if len(content) > MAX_IMAGE_BYTES:
-        raise SystemExit(f"{path} has {len(content):,} bytes; {MAX_IMAGE_BYTES:,} are allowed in docs")
+        raise InputError(f"{path} has {len(content):,} bytes; {MAX_IMAGE_BYTES:,} are allowed in docs")
     return content
 
 

@@ -14,6 +14,7 @@ from benchmarks.harness.options import BACKENDS
 from benchmarks.harness.report import NOTICES
 from benchmarks.harness.written import ORDER, VERDICTS, Written, read_reports
 from sarathi.benchmark.entry_point import exit_status
+from sarathi.errors import InputError
 
 LINES, COLUMNS = 35, 120  # of a screen
 LEGEND = "In brackets: how many of the paper's claims come out in some reading of its setup, of those that are judged."
@@ -23,7 +24,7 @@ def headline(results: Path) -> str:
     """What the reports say of themselves; tables that were not made are named."""
     reports = {backend: read_reports(results, backend) for backend in BACKENDS}
     if not any(reports.values()):
-        raise SystemExit(f"no reports under {results}: run make paper, or one of its tables, first")
+        raise InputError(f"no reports under {results}: run make paper, or one of its tables, first")
     shown = [backend for backend in BACKENDS if reports[backend] or backend != "cuda"]
     around = {backend: _around(backend, reports[backend]) for backend in shown}
     num_around = sum(len([*above, *below]) for above, below in around.values())

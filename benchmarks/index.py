@@ -24,8 +24,9 @@ from benchmarks.harness.statistics import (
     UNDECIDED,
     Verdict,
 )
-from benchmarks.harness.written import VERDICTS, Claim, Written, read_reports
+from benchmarks.harness.written import VERDICTS, Claim, Written, read_png, read_reports
 from sarathi.benchmark.entry_point import exit_status
+from sarathi.errors import InputError
 from sarathi.metrics.html.page import NO_VALUE, Cell, Page, Tone, Value
 from sarathi.metrics.sinks import write_text
 
@@ -49,7 +50,7 @@ def index_page(results: Path) -> str:
     reports = {backend: read_reports(results, backend) for backend in BACKENDS}
     reports = {backend: written for backend, written in reports.items() if written}
     if not reports:
-        raise SystemExit(f"no reports under {results}: run make paper, or one of its tables, first")
+        raise InputError(f"no reports under {results}: run make paper, or one of its tables, first")
     page = Page(TITLE, SUBTITLE)
     for backend, written in reports.items():
         _add_overview(page, backend, written)
@@ -68,7 +69,7 @@ def _add_overview(page: Page, backend: str, reports: Sequence[Written]) -> None:
         [
             [
                 _link(backend, report, _short(report)),
-                reading,
+                _unbroken(reading),
                 len(verdicts),
                 *map(Counter(verdicts).__getitem__, VERDICTS),
             ]
@@ -98,23 +99,34 @@ def _add_report(page: Page, backend: str, report: Written) -> None:
             case "list":
                 page.add_list(block["items"], title=block["heading"])
             case "table":
-                cells = [*map(_claim, report.claims)] if block["heading"] == VERDICT else _cells(block["rows"])
+                is_verdict = block["heading"] == VERDICT
+                cells = [*map(_claim, report.claims)] if is_verdict else _cells(block["columns"], block["rows"])
                 page.add_table(block["columns"], cells, caption=block["heading"])
                 if block["note"]:
                     page.add_text(block["note"])
             case "figure":
-                page.add_image(_png(report.path.parent / block["file"]), block["caption"])
+                page.add_image(read_png(report.path.parent / block["file"]), block["caption"])
 
 
 def _claim(claim: Claim) -> list[Value]:
     """Its cells; the verdict has its colour."""
-    return [*claim[:-1], Cell(claim.verdict.replace(" ", NO_BREAK), tone=TONES[claim.verdict])]
+    return [_unbroken(claim.reading), *claim[1:-1], Cell(_unbroken(claim.verdict), tone=TONES[claim.verdict])]
 
 
-def _cells(rows: Sequence[Sequence[str]]) -> list[list[Value]]:
-    """Columns of numbers alone sort as such."""
-    numeric = [all(map(is_number, column)) for column in zip(*rows, strict=True)]
-    return [[Cell(text, _value(text)) if n else text for text, n in zip(row, numeric, strict=True)] for row in rows]
+def _cells(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[Value]]:
+    """Columns of numbers alone sort as such; readings stay on one line."""
+    by_column: list[list[Value]] = []
+    for name, texts in zip(columns, zip(*rows, strict=True), strict=False):  # without rows there are no columns
+        if name == CLAIM_COLUMNS[0]:
+            by_column.append([*map(_unbroken, texts)])
+        else:
+            is_numeric = all(map(is_number, texts))
+            by_column.append([Cell(text, _value(text)) if is_numeric else text for text in texts])
+    return [list(row) for row in zip(*by_column, strict=True)]
+
+
+def _unbroken(text: str) -> str:
+    return text.replace(" ", NO_BREAK)
 
 
 def _value(text: str) -> float:
@@ -122,16 +134,9 @@ def _value(text: str) -> float:
     return math.nan if text == NO_VALUE else float(text.split()[0].replace(",", "").replace("−", "-"))
 
 
-def _png(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        raise SystemExit(f"{path}, a figure of a report, is missing: make it again") from None
-
-
 def _short(report: Written) -> str:
     """'Table 4' of 'Table 4: Aging ...'."""
-    return report.title.partition(":")[0].replace(" ", NO_BREAK)
+    return _unbroken(report.title.partition(":")[0])
 
 
 def _anchor(backend: str, report: Written) -> str:

@@ -15,6 +15,7 @@ from benchmarks.paper import paper
 from predictor.collect import collect
 from predictor.dataset import DatasetSettings, Split, prepare
 from sarathi.config import BenchmarkConfig, config_from_args
+from sarathi.errors import InputError
 
 DEVICE = "rtx_pro_5000_72gb"
 PROFILES = ("lean", "sarathi_2024")  # of the simulated engine
@@ -30,13 +31,13 @@ def rounds_files(options: Options) -> dict[str, Path]:
 
 
 def read_rounds(path: Path, settings: DatasetSettings | None = None) -> Split:
-    """The parts of a file of rounds. Raises SystemExit, a line, for one that is missing or of no use."""
+    """The parts of a file of rounds. Raises InputError, a line, for one that is missing or of no use."""
     if not path.is_file():
-        raise SystemExit(f"{path}: no such rounds; `make table8` collects them")
+        raise InputError(f"{path}: no such rounds; `make table8` collects them")
     try:
         return prepare(path, settings)
     except ValueError as error:
-        raise SystemExit(str(error)) from None
+        raise InputError(str(error)) from None
 
 
 def collect_scripted(path: Path, profile: str) -> Path:

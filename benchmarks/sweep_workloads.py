@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness.cases import STATIC_INTERVAL, Workload
+from sarathi.errors import InputError
 from sarathi.metrics.sinks import write_text
 
 TABLES_FILE = Path(__file__).parent / "configs" / "trace_lengths.json"
@@ -87,7 +88,7 @@ def trace_path(name: str, directory: Path, traces: Path | None) -> Path:
     if traces is not None:
         path = traces / TRACE_FILES[name]
         if not path.is_file():
-            sys.exit(f"--traces: {path} is missing")
+            raise InputError(f"--traces: {path} is missing")
         return path
     return write_lengths(directory / f"sweep-lengths-{name}.csv", draw_lengths(length_tables()[name], NUM_DRAWN, 0))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
 import re
 from pathlib import Path
@@ -14,15 +15,15 @@ import pytest
 from benchmarks import figures, fill, headline, index, table4
 from benchmarks.harness.options import Options
 from benchmarks.harness.plots import panels_beside_paper
-from benchmarks.harness.report import CLAIM_COLUMNS, Report
+from benchmarks.harness.report import CLAIM_COLUMNS, LEGEND, Report
 from benchmarks.harness.statistics import Mean, Verdict
-from benchmarks.harness.written import FIGURES, ORDER
+from benchmarks.harness.written import FIGURES, ORDER, PNG
+from sarathi.errors import InputError
 from sarathi.metrics.html.page import Cell, Page
 from tests.browser import visit
 
 QUICK = ("--quick", "--seeds", "1", "2", "--processes", "1")
 HOSTILE = "</script><img src=x onerror=\"document.title='taken'\"><b>'&amp;| *x*"
-PNG = b"\x89PNG\r\n\x1a\n"
 WIDTH = 990
 
 
@@ -170,16 +171,49 @@ def test_figure_6_runs_the_papers_weights_and_a_range(results: Path):
 
 
 def test_without_table_4_one_line_names_its_target(tmp_path: Path, results: Path):
-    with pytest.raises(SystemExit, match=r"table4-runs\.csv is missing: run make table4 first$"):
+    with pytest.raises(InputError, match=r"table4-runs\.csv is missing: run make table4 first$"):
         figures.main(["figure2", "--results", str(tmp_path)])
-    with pytest.raises(SystemExit, match="make table4 BACKEND=cpu first"):
+    with pytest.raises(InputError, match="make table4 BACKEND=cpu first"):
         figures.main(["figure4", "--results", str(tmp_path), "--backend", "cpu"])
     runs = tmp_path / "sim" / "table4-runs.csv"
-    runs.parent.mkdir()
+    runs.parent.mkdir(exist_ok=True)
     write_csv(runs, [{"reading": "other", "seed": 1}])
     write_csv(runs.with_name("table4-e2e.csv"), [{"reading": "other", "e2e_s": 1}])
-    with pytest.raises(SystemExit, match="run make table4 again"):
+    with pytest.raises(InputError, match="run make table4 again"):
         figures.main(["figure5", "--results", str(tmp_path)])
+
+
+NOT_UTF8 = b"\xff\xfe\x00"
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("runs", b"", NOT_UTF8, "is no CSV file"),
+        ("e2e", b"", NOT_UTF8, "is no CSV file"),
+        ("runs", b"itl_p99_ms", b"other", "column itl_p99_ms: None is no number"),
+        ("e2e", b"e2e_s", b"other", "column e2e_s: None is no number"),
+        ("e2e", b",seed,", b",other,", "column seed: None is no number"),
+        ("e2e", b",1,0,10.0", b",1", "column e2e_s: None is no number"),  # cut short
+        ("e2e", b",1,0,10.0", b",1,0,", "column e2e_s: '' is no number"),
+        ("runs", b",20.0", b",nan", "column itl_p99_ms: 'nan' is no number"),
+        ("e2e", b",1,0,10.0", b",1,0,inf", "column e2e_s: 'inf' is no number"),
+        ("e2e", b"256,AGING,1,0,9.0", b"256,OTHER,1,0,9.0", "{'FCFS': 40, 'AGING': 39} rows with"),
+        ("e2e", b",policy,", b",other,", "{'FCFS': 0, 'AGING': 0} rows with"),
+    ],
+)
+def test_a_damaged_file_of_table_4_is_named_in_one_line(
+    tmp_path: Path, results: Path, name: str, old: bytes, new: bytes, message: str
+):
+    (tmp_path / "sim-quick").mkdir()
+    for path in (results / "sim-quick").glob("table4-*.csv"):
+        (tmp_path / "sim-quick" / path.name).write_bytes(path.read_bytes())
+    damaged = tmp_path / "sim-quick" / f"table4-{name}.csv"
+    content = damaged.read_bytes()
+    assert old in content
+    damaged.write_bytes(content.replace(old, new, 1))
+    with pytest.raises(InputError, match=rf"^[^\n]*table4-{name}\.csv[^\n]*{re.escape(message)}[^\n]* again$"):
+        figures.main(["figure4", "--results", str(tmp_path), *QUICK])
 
 
 def test_the_same_command_gives_the_same_bytes(results: Path):
@@ -207,6 +241,8 @@ def test_the_index_holds_every_report_in_the_papers_order(tmp_path: Path):
     assert '<td><a href="#sim-sweep">Sweep</a></td><td>reading 1</td><td class="n" data-sort="1.0">1</td>' in text
     assert text.count('<td class="bad">opposite</td>') == 2 * 3 * 2 and 'onerror="' not in text
     assert text.count("<li>says this</li>") == 4
+    assert text.count(html.escape(LEGEND)) == 2 + 4  # above all claims of each backend, and in each report
+    assert "<td>reading\u00a00</td><td>claim 1</td>" in first.decode()
     assert text.count('<img src="data:image/png;base64,') == 4 and 'alt="Picture of sweep"' in text
     index.main(["--results", str(tmp_path)])
     assert (tmp_path / "index.html").read_bytes() == first
@@ -226,12 +262,14 @@ def test_the_index_opens_in_a_browser_without_network(tmp_path: Path, results: P
 
 def test_every_verdict_has_a_tone_and_columns_of_numbers_sort():
     assert {*index.TONES} == {*get_args(Verdict)}
-    rows = index._cells([["1,234.5 ± 0.2 %", "256"], ["–", "256 to 512"], ["−3 s", "–"]])
-    numbers, texts = zip(*rows, strict=True)
+    columns = ["s", "chunk", "reading"]
+    rows = index._cells(columns, [["1,234.5 ± 0.2 %", "256", "a b"], ["–", "256 to 512", "1"], ["−3 s", "–", ""]])
+    numbers, texts, readings = zip(*rows, strict=True)
     assert [cell.value for cell in numbers if isinstance(cell, Cell)] == pytest.approx(
         [1234.5, np.nan, -3], nan_ok=True
     )
-    assert texts == ("256", "256 to 512", "–")
+    assert texts == ("256", "256 to 512", "–") and readings == ("a\u00a0b", "1", "")
+    assert index._cells(columns, []) == []
 
 
 OLD = {"kind": "table", "heading": "Verdict", "columns": ["the paper's claim", "paper", "ours", "verdict"],
@@ -240,27 +278,57 @@ WORD = OLD | {"columns": [*CLAIM_COLUMNS], "rows": [["", "a", "1", "2", "possibl
 WHOLE = {"name": "x", "title": "X", "notice": "", "headlines": [], "blocks": []}
 
 
+TABLE = OLD | {"heading": "Numbers"}
+FIGURE = {"kind": "figure", "file": 1, "caption": ""}
+
+
 @pytest.mark.parametrize(
-    "content",
-    ["{", "[]", "{}", *(json.dumps(WHOLE | part) for part in (
-        {"name": "y"}, {"blocks": [{"kind": "table"}]}, {"blocks": [{"kind": "?"}]}, {"blocks": None},
-        {"blocks": [OLD]}, {"blocks": [WORD]},
-    ))],
+    ("content", "fault"),
+    [
+        (b"{", "property name"), (b"[]", "no object"), (b"{}", "another name"), (b"\xff", "utf-8"),
+        (b"[" * 100_000, "recursion"),
+        *((json.dumps(WHOLE | part).encode(), fault) for part, fault in (
+            ({"name": "y"}, "another name"), ({"title": 1}, "title is no text"),
+            ({"notice": None}, "notice is no text"), ({"headlines": "one"}, "headlines are no texts"),
+            ({"headlines": [1]}, "headlines are no texts"), ({"blocks": None}, "blocks are no list"),
+            ({"blocks": ["x"]}, "block 0: no such kind"),
+            ({"blocks": [TABLE, {"kind": "?"}]}, "block 1: no such kind"),
+            ({"blocks": [{"kind": ["table"]}]}, "block 0: no such kind"),
+            ({"blocks": [{"kind": "table"}]}, "block 0: heading is no text"),
+            ({"blocks": [FIGURE]}, "block 0: file is no text"),
+            ({"blocks": [{"kind": "list", "heading": "Verdict", "items": [1]}]}, "block 0: items are no texts"),
+            ({"blocks": [TABLE | {"columns": None}]}, "block 0: columns are no texts"),
+            ({"blocks": [TABLE | {"rows": [["a", "1", "2"]]}]}, "block 0: rows are not of a text for each column"),
+            ({"blocks": [TABLE | {"rows": [["a", "1", "2", 3]]}]}, "block 0: rows are not of a text for each column"),
+            ({"blocks": [OLD]}, "verdicts have other columns"), ({"blocks": [WORD]}, "'possible' is no verdict"),
+        )),
+    ],
 )  # fmt: skip
-def test_what_is_no_report_is_named_in_one_line(tmp_path: Path, content: str):
+def test_what_is_no_report_is_named_in_one_line(tmp_path: Path, content: bytes, fault: str):
     (tmp_path / "sim").mkdir()
-    (tmp_path / "sim" / "x.json").write_text(content)
+    (tmp_path / "sim" / "x.json").write_bytes(content)
     for program in (index, headline):
-        with pytest.raises(SystemExit, match=r"^[^\n]*x\.json is not a report[^\n]*$"):
+        with pytest.raises(InputError, match=rf"^[^\n]*x\.json is not a report [^\n]*{fault}[^\n]*; remove it[^\n]*$"):
             program.main(["--results", str(tmp_path)])
+
+
+def test_a_list_may_be_called_as_the_verdicts_are(tmp_path: Path):
+    (tmp_path / "sim").mkdir()
+    block = {"kind": "list", "heading": "Verdict", "items": ["an item"]}
+    (tmp_path / "sim" / "x.json").write_text(json.dumps(WHOLE | {"blocks": [block]}))
+    assert "<li>an item</li>" in index.index_page(tmp_path)
 
 
 def test_without_reports_or_their_figures_one_line_says_so(tmp_path: Path):
     for program in (index, headline):
-        with pytest.raises(SystemExit, match=r"no reports under .*make paper"):
+        with pytest.raises(InputError, match=r"no reports under .*make paper"):
             program.main(["--results", str(tmp_path)])
-    made(tmp_path, "table4", "Table 4: Aging").path(".png").unlink()
-    with pytest.raises(SystemExit, match=r"table4\.png, a figure of a report, is missing"):
+    png = made(tmp_path, "table4", "Table 4: Aging").path(".png")
+    png.write_text("<svg/>")
+    with pytest.raises(InputError, match=r"table4\.png, a figure of a report, is no PNG"):
+        index.main(["--results", str(tmp_path)])
+    png.unlink()
+    with pytest.raises(InputError, match=r"table4\.png, a figure of a report, is missing"):
         index.main(["--results", str(tmp_path)])
 
 
@@ -287,8 +355,8 @@ def test_headline_tells_backends_and_what_is_missing(tmp_path: Path, capsys: pyt
     legend, simulated, real = capsys.readouterr().out.split("\n\n**")
     text = simulated.replace("\n  ", " ")
     assert legend.startswith("In brackets: ") and text.startswith("SIMULATED: ")
-    assert "\n- table4 (1/2 in reading reading 0): two sentences. Of it.\n" in text
-    assert "Further: figure2 (1/2 in reading reading 0)." in text
+    assert "\n- table4 (1/3): two sentences. Of it.\n" in text
+    assert "Further: figure2 (1/2)." in text
     assert "All 5 claims in all readings: 2 reproduced, 3 opposite." in text
     assert "table9" in text.partition("Not made yet")[2] and "table4" not in text.partition("Not made yet")[2]
     assert real.startswith("REAL") and "`make NAME BACKEND=cpu`" in real and "- table9: says this\n" in real
@@ -367,7 +435,7 @@ def test_fill_writes_blocks_and_copies_what_they_show(root: Path):
 def test_fill_fails_in_one_line_and_touches_nothing(root: Path, doc: str, message: str):
     (root / "docs" / "reproduction.md").write_text(doc)
     readme = (root / "README.md").read_bytes()
-    with pytest.raises(SystemExit, match=f"^[^\n]*{message}[^\n]*$"):
+    with pytest.raises(InputError, match=f"^[^\n]*{message}[^\n]*$"):
         fill_in(root)
     assert (root / "README.md").read_bytes() == readme and (root / "docs" / "reproduction.md").read_text() == doc
 
@@ -382,11 +450,43 @@ def test_fill_shows_the_cpus_reports_too(root: Path):
     assert "(images/reproduction/cpu-table4.png)" in text and "(images/reproduction/table4.png)" in text
     assert files["docs/images/reproduction/cpu-table4.png"] == PNG + b"cpu"
     (root / "results" / "cpu" / "table4.md").unlink()
-    with pytest.raises(SystemExit, match=r"cpu/table4\.md is missing: run make table4 BACKEND=cpu first"):
+    with pytest.raises(InputError, match=r"cpu/table4\.md is missing: run make table4 BACKEND=cpu first"):
         fill_in(root)
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("README.md", NOT_UTF8, r"README\.md is not UTF-8"),
+        ("docs/reproduction.md", NOT_UTF8, r"reproduction\.md is not UTF-8"),
+        ("results/sim/table4.md", NOT_UTF8, r"table4\.md is not UTF-8"),
+        (
+            "results/sim/table4.md",
+            b"## T\n\n<!-- end table4 -->\n",
+            "block table4 has a line that begins or ends a block",
+        ),
+        ("results/sim/figure6.md", b"<!-- begin x -->\n", "block figure6 has a line that begins or ends a block"),
+        ("results/sim/table4.png", b"<svg/>", r"table4\.png, a figure of a report, is no PNG"),
+    ],
+)
+def test_fill_takes_no_damaged_file(root: Path, file: str, content: bytes, message: str):
+    (root / file).write_bytes(content)
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match=f"^[^\n]*{message}[^\n]*$"):
+        fill_in(root)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_fill_writes_no_text_whose_images_it_cannot_write(root: Path):
+    doc = root / "docs" / "reproduction.md"
+    before = doc.read_bytes()
+    (root / "docs" / "images").write_text("a file, not a folder")
+    with pytest.raises(OSError, match="images"):
+        fill_in(root)
+    assert doc.read_bytes() == before and "old" in (root / "README.md").read_text()
+
+
 def test_fill_refuses_large_images(root: Path):
-    (root / "results" / "sim" / "table4.png").write_bytes(bytes(fill.MAX_IMAGE_BYTES + 1))
-    with pytest.raises(SystemExit, match=r"table4\.png has 250,001 bytes; 250,000 are allowed in docs"):
+    (root / "results" / "sim" / "table4.png").write_bytes(PNG.ljust(fill.MAX_IMAGE_BYTES + 1))
+    with pytest.raises(InputError, match=r"table4\.png has 250,001 bytes; 250,000 are allowed in docs"):
         fill_in(root)

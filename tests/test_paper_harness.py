@@ -13,7 +13,7 @@ from benchmarks import table4
 from benchmarks.harness.backends import flags_of, stretches
 from benchmarks.harness.cases import STATIC_INTERVAL, Case, fcfs_or_aging, scheduler_flags, sharegpt
 from benchmarks.harness.options import Options, parse_options
-from benchmarks.harness.report import Report, is_number
+from benchmarks.harness.report import LEGEND, Report, is_number
 from benchmarks.harness.run import run_cases
 from benchmarks.harness.statistics import (
     DIRECTION,
@@ -168,6 +168,9 @@ def test_a_case_runs_with_every_seed(tmp_path: Path) -> None:
     first, second = runs.values(CASE, "mean_e2e_s")
     assert first != second and first == pytest.approx(second, rel=0.05)  # jitter alone tells them apart
     assert runs.values(CASE, "num_finished") == [12, 12]
+    (setup,) = runs.notes
+    assert "simulated" in setup and "; seeds 1, 2; the first of 2 runs: `python -m sarathi.benchmark.main --" in setup
+    assert setup.endswith(" --seed=1`")
     assert not list(tmp_path.iterdir())  # runs leave nothing unless they are kept
 
 
@@ -195,22 +198,26 @@ def test_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
              "### Numbers", "a note"]  # fmt: skip
     assert [*map(printed.index, parts)] == sorted(map(printed.index, parts))
     assert "| a\\|b | 1,234.50 |" in printed and "| c    |        – |" in printed
-    assert "Shape reproduced in the reading near. Claims reproduced: near: 1 of 1; far: 1 of 2." in printed
+    tally = "Shape reproduced in the reading near. Claims reproduced: near: 1 of 1; far: 1 of 2."
+    assert f"\n{tally} {LEGEND}\n" in printed
     verdicts, _, numbers = json.loads((tmp_path / "sim" / "t.json").read_text())["blocks"]
     assert verdicts["columns"] == ["reading", "the paper's claim", "paper", "ours", "verdict"]
     assert verdicts["rows"][2] == ["far", "it is so", "'so'", "so", "reproduced"]
     assert numbers["rows"] == [["a|b", "1,234.50"], ["c", "–"]]
     assert list(csv.reader(path.open())) == [["a", "b", "c"], ["1", "2", ""], ["3", "", "4"]]
     (written,) = read_reports(tmp_path, "sim")
-    assert written.nearest == ("near", 1, 1) and written.by_reading["far"] == ["opposite", "reproduced"]
+    assert written.held == (2, 3) and written.by_reading["far"] == ["opposite", "reproduced"]
 
 
-def test_of_readings_alike_the_nearest_has_more_claims(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_claim_counts_once_if_it_holds_in_any_reading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = Report("t", "A title", Options(results=tmp_path), notice="HALF REAL.")
-    for reading, holds in (("few", True), ("many", True), ("many", True), ("other", False)):
-        report.add_check("claim", "1", "2", holds, reading)
+    for reading, claim, holds in (
+        ("a", "in both", True), ("b", "in both", True), ("a", "in one", False), ("b", "in one", True),
+        ("a", "in none", False), ("b", "in none", False), ("b", "judged in b alone", False),
+    ):  # fmt: skip
+        report.add_check(claim, "1", "2", holds, reading)
     report.finish()
-    assert read_reports(tmp_path, "sim")[0].nearest == ("many", 2, 2)
+    assert read_reports(tmp_path, "sim")[0].held == (2, 4)
     assert "**HALF REAL.**" in capsys.readouterr().out
 
 

@@ -14,6 +14,7 @@ from benchmarks import sweep, sweep_workloads
 from benchmarks.sweep_verdicts import METRICS, best, pareto_optimal, trend
 from benchmarks.sweep_workloads import TRACE_FILES, draw_lengths, length_tables, rank_correlation, read_lengths
 from predictor.shipped import shipped_file
+from sarathi.errors import InputError
 
 TRACES = tuple(TRACE_FILES)
 
@@ -73,9 +74,9 @@ def test_a_second_run_writes_the_same_bytes(results: Path) -> None:
 
 
 def test_a_missing_predictor_and_a_missing_trace_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=f"make results/predictor/{sweep.DEVICE}.npz"):
+    with pytest.raises(InputError, match=f"make results/predictor/{sweep.DEVICE}.npz"):
         sweep.main(["--quick", "--results", str(tmp_path)])
-    with pytest.raises(SystemExit, match=r"--traces: .*splitwise_code\.csv"):
+    with pytest.raises(InputError, match=r"--traces: .*splitwise_code\.csv"):
         sweep_workloads.trace_path("code", tmp_path, tmp_path)
 
 

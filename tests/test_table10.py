@@ -32,6 +32,7 @@ from benchmarks.table10_readings import (
 from benchmarks.table10_targets import where_it_matters
 from predictor.model import Predictor
 from predictor.shipped import shipped_file
+from sarathi.errors import InputError
 
 
 def lend_predictors(folder: Path) -> None:
@@ -212,7 +213,7 @@ def test_where_apc_matters_is_beyond_the_interval() -> None:
 
 
 def test_a_missing_predictor_is_told_with_its_make_target(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"make results/predictor/rtx_pro_5000_72gb\.npz"):
+    with pytest.raises(InputError, match=r"make results/predictor/rtx_pro_5000_72gb\.npz"):
         table10.main(["--quick", "--results", str(tmp_path)])
-    with pytest.raises(SystemExit, match=r"make results/real/cpu\.npz"):
+    with pytest.raises(InputError, match=r"make results/real/cpu\.npz"):
         cases_of(Options(backend="cpu", results=tmp_path))

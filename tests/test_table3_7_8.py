@@ -17,6 +17,7 @@ from benchmarks.harness.statistics import Mean, Verdict
 from predictor import baselines
 from predictor.dataset import split_rows
 from predictor.train_config import PRESETS, TrainConfig
+from sarathi.errors import InputError
 
 
 def run(table: Any, results: Path) -> dict[str, Any]:
@@ -197,7 +198,7 @@ def test_an_error_is_reproduced_where_it_is_no_larger(metric: str, ours: Mean, e
 
 
 def test_without_rounds_one_line_tells_what_makes_them(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"rtx_pro_5000_72gb\.csv: no such rounds; `make table8` collects them$"):
+    with pytest.raises(InputError, match=r"rtx_pro_5000_72gb\.csv: no such rounds; `make table8` collects them$"):
         table8.main(["--results", str(tmp_path)])
 
 

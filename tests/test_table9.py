@@ -19,6 +19,7 @@ from benchmarks.table9_level import DELAY, QUANTITIES, TTFT, fit_start, late
 from benchmarks.table9_rounds import paper_changes
 from predictor.model import Predictor
 from predictor.shipped import shipped_file
+from sarathi.errors import InputError
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +110,7 @@ def test_lprs_does_not_exceed_its_target_as_the_budget_does(results):
 
 
 def test_a_missing_predictor_is_one_line_with_the_target_of_make(tmp_path):
-    with pytest.raises(SystemExit, match=r"make results/predictor/rtx_pro_5000_72gb\.npz") as error:
+    with pytest.raises(InputError, match=r"make results/predictor/rtx_pro_5000_72gb\.npz") as error:
         table9.main(["--quick", "--results", str(tmp_path), "--processes", "1"])
     assert "\n" not in str(error.value)
 

@@ -24,9 +24,9 @@ NOTICES = {
 }
 VERDICT = "Verdict"  # heading of the table of claims
 LEGEND = (
-    f"Of a change, {REPRODUCED}: of the paper's sign beyond the interval, and half to twice its size; below {LEAST:g} % "
-    f"it is none. Of figures: within the tolerance that the claim states; {PARTLY}: within a factor of 2, or what stands "
-    "there."
+    f"Of a change, {REPRODUCED}: of the paper's sign beyond the interval, and half to twice its size; below {LEAST:g} "
+    f"% it is none. Of figures: within the tolerance that the claim states; {PARTLY}: within a factor of 2, or what "
+    "stands there."
 )
 CLAIM_COLUMNS = ("reading", "the paper's claim", "paper", "ours", "verdict")
 NUMBER = re.compile(r"[-+−]?\d[\d,]*(\.\d+)?( ± \d[\d,]*(\.\d+)?)?( (%|s|ms|points))?")
