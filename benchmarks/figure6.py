@@ -9,7 +9,7 @@ from benchmarks.harness.report import Report
 from benchmarks.harness.run import Figures, Runs, latencies, run_cases
 from benchmarks.harness.statistics import LEAST, beyond, fit_offset, mean_of, percent, verdict
 from benchmarks.paper import paper
-from benchmarks.table4 import EXACT, FULL, NOT_BINDING
+from benchmarks.table4_readings import EXACT, FULL, NOT_BINDING
 from sarathi.metrics.run_record import RunRecord
 
 CHUNK = 512

@@ -15,7 +15,7 @@ from benchmarks.harness.plots import bars, cumulative, panels_beside_paper
 from benchmarks.harness.report import Cell, Report
 from benchmarks.harness.statistics import LEAST, Mean, beyond, change, mean_of, percent, verdict
 from benchmarks.paper import paper, policy_change, row
-from benchmarks.table4 import CHUNKS, POLICIES
+from benchmarks.table4_readings import CHUNKS, POLICIES
 from benchmarks.table4_runs import FIRST, Table4Runs
 from sarathi.benchmark.entry_point import exit_status
 

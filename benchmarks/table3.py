@@ -17,7 +17,7 @@ from benchmarks.harness.report import Report
 from benchmarks.harness.statistics import Mean, mean_of
 from benchmarks.paper import paper
 from benchmarks.table3_profile import add_profiles, add_test_part, missing, prepare_profiles
-from benchmarks.table4 import FULL, NATURAL
+from benchmarks.table4_readings import FULL, NATURAL
 from predictor.dataset import BUCKET_TOKENS, Split
 from sarathi.benchmark.build import build_workload
 from sarathi.benchmark.entry_point import exit_status

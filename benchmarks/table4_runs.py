@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.harness.options import Options
 from benchmarks.harness.statistics import Mean, fit_offset, mean_of
 from benchmarks.paper import row
-from benchmarks.table4 import ALPHA, COLUMNS, POLICIES
+from benchmarks.table4_readings import ALPHA, COLUMNS, POLICIES
 from sarathi.errors import InputError, shown
 
 FIRST = "exact"  # the reading whose level is the paper's but for a constant

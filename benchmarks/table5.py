@@ -15,7 +15,7 @@ from benchmarks.harness.plots import bars, lines
 from benchmarks.harness.report import Cell, Report
 from benchmarks.harness.run import Figures, finished_requests, latencies, run_cases
 from benchmarks.harness.statistics import LEAST, NOT_REPRODUCED, PARTLY, REPRODUCED, Offset, Verdict, verdict
-from benchmarks.table4 import CONTEXT_512, EXACT, LEVEL_TOLERANCE
+from benchmarks.table4_readings import CONTEXT_512, EXACT, LEVEL_TOLERANCE
 from benchmarks.table5_fits import (
     ALPHAS,
     ONE_GPU,

@@ -15,7 +15,7 @@ from benchmarks.harness.cases import Case
 from benchmarks.harness.run import Runs
 from benchmarks.harness.statistics import Mean, Offset, Verdict, fit_offset, verdict
 from benchmarks.paper import paper, rows
-from benchmarks.table4 import COLUMNS as LATENCIES
+from benchmarks.table4_readings import COLUMNS as LATENCIES
 
 Setting = tuple[int, int]  # (chunk, seats)
 

@@ -17,7 +17,7 @@ from benchmarks.harness.plots import lines
 from benchmarks.harness.report import Cell, Report
 from benchmarks.harness.statistics import change
 from benchmarks.paper import paper
-from benchmarks.table4 import ALPHA
+from benchmarks.table4_readings import ALPHA
 from benchmarks.table6_readings import (
     CARDS,
     INTERVAL,

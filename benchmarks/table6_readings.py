@@ -15,7 +15,7 @@ from benchmarks.harness.options import Options
 from benchmarks.harness.run import Figures, Runs, finished_requests, latencies, run_cases
 from benchmarks.harness.statistics import mean_of
 from benchmarks.paper import paper
-from benchmarks.table4 import ALPHA
+from benchmarks.table4_readings import ALPHA
 from sarathi.metrics.run_record import RunRecord
 
 # Sizes of the two dense models of the family that fit one card, as in their published config.json.

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.harness.options import Options
 from benchmarks.harness.run import run_cases
-from benchmarks.table4 import table_cases
+from benchmarks.table4_readings import table_cases
 
 pytestmark = pytest.mark.slow
 
