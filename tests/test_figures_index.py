@@ -12,12 +12,13 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from benchmarks import figures, fill, headline, index, table4_readings
+from benchmarks import figures, fill, headline, index
 from benchmarks.harness.options import Options
 from benchmarks.harness.plots import panels_beside_paper
 from benchmarks.harness.report import CLAIM_COLUMNS, LEGEND, Report
 from benchmarks.harness.statistics import Mean, Verdict
 from benchmarks.harness.written import FIGURES, ORDER, PNG
+from benchmarks.table4_readings import ALPHA, CHUNKS, COLUMNS, POLICIES
 from sarathi.errors import InputError
 from sarathi.metrics.html.page import Cell, Page
 from tests.browser import visit
@@ -33,15 +34,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = tmp_path_factory.mktemp("results")
     options = Options(results=results, quick=True)
     options.directory.mkdir()
-    labels = {"reading": "exact", "seqs": 10, "profile": "lean", "alpha": table4_readings.ALPHA}
+    labels = {"reading": "exact", "seqs": 10, "profile": "lean", "alpha": ALPHA}
     runs, requests = [], []
     for reading in ("exact", "full, KV unbound"):
-        for chunk in table4_readings.CHUNKS:
-            for policy in table4_readings.POLICIES:
+        for chunk in CHUNKS:
+            for policy in POLICIES:
                 case = {**labels, "reading": reading, "chunk": chunk, "policy": policy}
                 factor = 0.9 if policy == "AGING" and reading != "exact" else 1.0
                 runs += [
-                    {**case, "seed": seed, **{c: factor * (50 + 10 * i + seed) for i, c in enumerate(table4_readings.COLUMNS)},
+                    {**case, "seed": seed, **{c: factor * (50 + 10 * i + seed) for i, c in enumerate(COLUMNS)},
                      "itl_p99_ms": 20.0}
                     for seed in (1, 2)
                 ]  # fmt: skip
@@ -120,7 +121,7 @@ def test_figures_2_and_3_judge_changes_and_show_the_constants(results: Path):
     identical = ["exact", "Aging's change of P95 E2E at chunk 1024", "-0.24 %", "+0.00 ± 0.00 %", "reproduced"]
     assert identical in claims["rows"]  # the paper's "nearly identical"
     with (results / "sim-quick" / "figure3.csv").open(newline="") as file:
-        assert len(list(csv.DictReader(file))) == 2 * len(table4_readings.CHUNKS) * len(table4_readings.POLICIES)
+        assert len(list(csv.DictReader(file))) == 2 * len(CHUNKS) * len(POLICIES)
 
 
 def test_panels_stand_beside_the_paper():

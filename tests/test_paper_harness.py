@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import table4, table4_readings
+from benchmarks import table4
 from benchmarks.harness.backends import flags_of, stretches
 from benchmarks.harness.cases import STATIC_INTERVAL, Case, fcfs_or_aging, scheduler_flags, sharegpt
 from benchmarks.harness.options import Options, parse_options
@@ -34,6 +34,7 @@ from benchmarks.harness.statistics import (
 )
 from benchmarks.harness.written import read_reports
 from benchmarks.paper import paper, policy_change, row, rows
+from benchmarks.table4_readings import ALPHA, FULL, NOT_BINDING, POLICIES
 from sarathi.config import parse_args
 
 SMALL = sharegpt("small", 12, 0.1, reduced={"num_requests": 4, "output_tokens": 5}, output_tokens=20)
@@ -257,17 +258,17 @@ def test_table4_in_small_twice_the_same(tmp_path: Path, capsys: pytest.CaptureFi
 def test_aging_lowers_means_where_prefill_is_the_bottleneck(tmp_path: Path) -> None:
     """In every seed, each with other conversations: whole ones, 100 of them, with KV blocks that do not bind."""
     hundred = replace(
-        table4_readings.FULL,
-        flags=(*table4_readings.FULL.flags, "--sharegpt_request_generator_config_num_requests=100"),
+        FULL,
+        flags=(*FULL.flags, "--sharegpt_request_generator_config_num_requests=100"),
     )
     cases = [
         Case(
             {"policy": p},
             hundred,
-            fcfs_or_aging(p, 256, 128, table4_readings.ALPHA),
-            system=table4_readings.NOT_BINDING,
+            fcfs_or_aging(p, 256, 128, ALPHA),
+            system=NOT_BINDING,
         )
-        for p in table4_readings.POLICIES
+        for p in POLICIES
     ]
     runs = run_cases("t", cases, Options(results=tmp_path))
     for figure in ("mean_e2e_s", "mean_ttft_s"):
