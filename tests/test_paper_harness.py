@@ -14,7 +14,7 @@ from benchmarks.harness.backends import flags_of, stretches
 from benchmarks.harness.cases import STATIC_INTERVAL, Case, fcfs_or_aging, scheduler_flags, sharegpt
 from benchmarks.harness.options import Options, parse_options
 from benchmarks.harness.report import LEGEND, Report, is_number
-from benchmarks.harness.run import run_cases
+from benchmarks.harness.run import run_cases, tell_of_wandb
 from benchmarks.harness.statistics import (
     DIRECTION,
     NONE,
@@ -36,6 +36,7 @@ from benchmarks.harness.written import read_reports
 from benchmarks.paper import paper, policy_change, row, rows
 from benchmarks.table4_readings import ALPHA, FULL, NOT_BINDING, POLICIES
 from sarathi.config import parse_args
+from sarathi.metrics.wandb_follower import warning
 
 SMALL = sharegpt("small", 12, 0.1, reduced={"num_requests": 4, "output_tokens": 5}, output_tokens=20)
 CASE = Case({"policy": "FCFS"}, SMALL, scheduler_flags("FCFS", 64, 4))
@@ -274,3 +275,17 @@ def test_aging_lowers_means_where_prefill_is_the_bottleneck(tmp_path: Path) -> N
     for figure in ("mean_e2e_s", "mean_ttft_s"):
         fcfs, aging = (runs.values(case, figure) for case in cases)
         assert len(fcfs) == 5 and all(after < before for before, after in zip(fcfs, aging, strict=True)), figure
+
+
+def test_what_wandb_has_not_in_full_is_told(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where the line says what could be synced all the same."""
+    done, partial = "wandb: offline, wandb sync a", warning("disk full; what there is: wandb sync b")
+    tell_of_wandb([done, partial, done])
+    assert done in capsys.readouterr().err
+    assert "1 of 3 runs" in caplog.text and "disk full" in caplog.text
+    caplog.clear()
+    tell_of_wandb([done, done])
+    tell_of_wandb([])
+    assert caplog.text == "" and capsys.readouterr().err.count("wandb") == 2

@@ -28,6 +28,7 @@ from sarathi.config import parse_args
 from sarathi.errors import InputError
 from sarathi.metrics.run_folder import read_run
 from sarathi.metrics.run_record import RunRecord
+from sarathi.metrics.wandb_follower import INCOMPLETE
 
 Figures = dict[str, Any]  # numbers, or arrays; the same names for every case of a table
 Measure = Callable[[RunRecord], Figures]  # the record's folder is there until it returns
@@ -65,9 +66,13 @@ class Runs:
     figures: Sequence[Sequence[Figures]]
     notes: Sequence[str] = field(default=())
 
+    def select(self, **labels: object) -> list[Case]:
+        """The cases with these labels, in order."""
+        return [case for case in self.cases if labels.items() <= dict(case.labels).items()]
+
     def find(self, **labels: object) -> Case:
         """The one case with these labels."""
-        (case,) = (case for case in self.cases if labels.items() <= dict(case.labels).items())
+        (case,) = self.select(**labels)
         return case
 
     def of(self, case: Case) -> Sequence[Figures]:
@@ -116,16 +121,23 @@ def run_cases(table: str, cases: Sequence[Case], options: Options, measure: Meas
         for i, case in enumerate(cases)
         for seed in options.seeds
     ]
-    for job in jobs:
+    n = len(options.seeds)
+    for job in jobs[::n]:
         parse_args([*job.flags, *QUIET])  # a flag that makes no sense is told before anything runs
     notes.insert(0, _setup(cases[0], jobs, options))
     print(f"{table}: {len(jobs)} runs ...", file=sys.stderr, flush=True)
     results = in_processes(_Job.run, jobs, options.processes)
     figures, lines = zip(*tqdm(results, table, len(jobs), unit="run", leave=False, disable=None), strict=True)
-    if lost := [line for of_run in lines for line in of_run if "sync" not in line and options.wandb_project]:
-        logger.warning("%d of %d runs: %s", len(lost), len(jobs), lost[0])
-    n = len(options.seeds)
+    tell_of_wandb([line for of_run in lines for line in of_run])
     return Runs(cases, options.seeds, [figures[i * n : (i + 1) * n] for i in range(len(cases))], notes)
+
+
+def tell_of_wandb(lines: Sequence[str]) -> None:
+    """Where the first run is recorded, and how many are not in full; nothing without wandb."""
+    if lines:
+        print(f"the first of {len(lines)} runs: {lines[0]}", file=sys.stderr)
+    if lost := [line for line in lines if line.startswith(INCOMPLETE)]:
+        logger.warning("%d of %d runs are not in wandb in full; the first: %s", len(lost), len(lines), lost[0])
 
 
 def _setup(first: Case, jobs: Sequence[_Job], options: Options) -> str:

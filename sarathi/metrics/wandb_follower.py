@@ -24,6 +24,7 @@ from sarathi.config.metrics import tag_names
 
 logger = logging.getLogger(__name__)
 LOG = "wandb.log"
+INCOMPLETE = "wandb: WARNING: the run was not recorded in full"  # how such a run's line begins
 SILENCE_LIMIT = 60.0  # seconds without a sign of progress after which the run no longer waits
 END_LIMIT = 15.0  # seconds that a process which has said its last, or was told to end, may take to end
 # Of lowest priority before it imports anything, which would cost a short run's time.
@@ -127,7 +128,7 @@ class WandbFollower:
 
 def warning(text: str) -> str:
     """The one line of a run that wandb has not, or not all of."""
-    return f"wandb: WARNING: the run was not recorded in full: {text}"
+    return f"{INCOMPLETE}: {text}"
 
 
 def _order(config: EndpointConfig, metadata: Mapping[str, object]) -> dict[str, Any]:
