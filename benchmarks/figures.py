@@ -15,7 +15,7 @@ from benchmarks.harness.plots import bars, cumulative, panels_beside_paper
 from benchmarks.harness.report import Cell, Report
 from benchmarks.harness.statistics import LEAST, Mean, beyond, change, mean_of, percent, verdict
 from benchmarks.paper import paper, policy_change, row
-from benchmarks.table4_readings import CHUNKS, POLICIES
+from benchmarks.table4_readings import CHUNKS, POLICIES, shares
 from benchmarks.table4_runs import FIRST, Table4Runs
 from sarathi.benchmark.entry_point import exit_status
 
@@ -154,12 +154,6 @@ def figure4(report: Report, table4: Table4Runs) -> None:
         right: share of the distribution's ranks (the fastest request of either run, the second, ...) where Aging's
         curve lies that far to the left or right.""",
     )  # fmt: skip
-
-
-def shares(before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
-    """Percent of pairs that fall, and that rise, by more than LEAST percent."""
-    ratio = 100 * (after / before - 1)
-    return 100 * float(np.mean(ratio < -LEAST)), 100 * float(np.mean(ratio > LEAST))
 
 
 def figure5(report: Report, table4: Table4Runs) -> None:

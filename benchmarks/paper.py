@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.statistics import percent
+
 # Tables 9 and 10 print "ms" where only seconds are consistent: after its prefill a request of Table 10 would take 7 ms,
 # less than one decode round. Their latencies are read as seconds, and named so here.
 
@@ -26,7 +28,7 @@ def row(table: str, **labels: object) -> dict[str, Any]:
 def policy_change(table: str, column: str, **labels: object) -> float:
     """Percent by which Aging changes a column of the row with these labels, against FCFS."""
     fcfs, aging = (row(table, policy=policy, **labels)[column] for policy in ("FCFS", "AGING"))
-    return 100 * (aging / fcfs - 1)
+    return percent(fcfs, aging)
 
 
 def rows(table: str) -> list[dict[str, Any]]:

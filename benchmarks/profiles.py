@@ -24,10 +24,8 @@ PROFILES = ("lean", "sarathi_2024")  # of the simulated engine
 def rounds_files(options: Options) -> dict[str, Path]:
     """Files of rounds by engine, there or not; on the first the backend's predictor is trained."""
     if options.backend == "sim":
-        names = {profile: DEVICE if profile == "lean" else f"{DEVICE}--{profile}" for profile in PROFILES}
-        return {profile: options.predictors / f"{name}.csv" for profile, name in names.items()}
-    name = {"cpu": "rounds", "cuda": "cuda"}[options.backend]
-    return {options.backend: options.results / "real" / f"{name}.csv"}
+        return {profile: options.profiled(DEVICE, profile) for profile in PROFILES}
+    return {options.backend: options.profiled(DEVICE, "lean")}
 
 
 def read_rounds(path: Path, settings: DatasetSettings | None = None) -> Split:

@@ -226,7 +226,6 @@ def mean_rows(runs: Runs) -> list[dict[str, object]]:
 
 def run(options: Options, traces: Path | None = None) -> None:
     """Measure capacities, run all cases and write tables, curves, the Pareto plots and who wins."""
-    options.directory.mkdir(parents=True, exist_ok=True)
     schedulers(options)  # a missing predictor is told at once
     chosen = workloads(options, traces)
     names = [workload.name for workload in chosen]

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.harness.cases import Case, Workload, scheduler_flags
 from benchmarks.harness.options import Options
-from benchmarks.harness.run import Figures, latencies
+from benchmarks.harness.run import Figures, finished_requests, latencies
 from sarathi.metrics.run_folder import read_run
 from sarathi.metrics.run_record import RunRecord
 
@@ -26,7 +26,6 @@ LATENCIES = ("mean_request_e2e_s", "mean_prefill_e2e_s", "p90_request_e2e_s", "p
 DYNAMICS = ("avg_scheduled_prefill_seqs", "avg_prefill_chunk_size")
 COUNTERS = ("blocked_by_activity_cap", "blocked_by_min_effective_chunk")
 
-REQUEST_COLUMNS = ("status", "arrival_time", "request_e2e_time", "prefill_e2e_time")
 ROUND_COLUMNS = (
     *("num_prefills", "batch_num_prefill_tokens", "batch_num_decode_tokens", "batch_execution_time", "num_waiting"),
     *("num_running", "prefill_cap", "num_refused_by_cap", "num_refused_by_min_chunk", "num_warm_starts"),
@@ -132,13 +131,12 @@ def _case(labels: dict[str, Any], settings: dict[str, Any]) -> Case:
 def measure(record: RunRecord) -> Figures:
     """Table 10's figures by the paper's names, rounds that its counters may have meant, and times by request."""
     assert record.directory is not None
-    run = read_run(record.directory, REQUEST_COLUMNS, ROUND_COLUMNS)
-    finished = {name: values[run.requests["status"] == "finished"] for name, values in run.requests.items()}
+    finished = finished_requests(record, "arrival_time", "request_e2e_time", "prefill_e2e_time")
     e2e, ttft = finished["request_e2e_time"], finished["prefill_e2e_time"]
     return {
         **latencies(record),
         **latency_rows(e2e, ttft),
-        **round_figures(run.rounds),
+        **round_figures(read_run(record.directory, round_columns=ROUND_COLUMNS).rounds),
         "itl_mean_ms": 1e3 * record.summary["decode_token_execution_plus_preemption_time"]["mean"],
         "arrival": finished["arrival_time"],
         "e2e": e2e,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.harness.cases import STATIC_INTERVAL, Case, Workload, fcfs_or_aging, sharegpt
 from benchmarks.harness.run import Figures, finished_requests, latencies
+from benchmarks.harness.statistics import LEAST
 from sarathi.metrics.run_record import RunRecord
 
 CHUNKS = (256, 512, 1024)
@@ -89,3 +92,9 @@ def table_cases(trace: Path | None, *, every_reading: bool) -> list[Case]:
 def measure(record: RunRecord) -> Figures:
     """Latencies, and each finished request's E2E time by its id, for pairing."""
     return {**latencies(record), "e2e": finished_requests(record, "request_e2e_time")["request_e2e_time"]}
+
+
+def shares(before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
+    """Percent of pairs that fall, and that rise, by more than LEAST percent."""
+    ratio = 100 * (after / before - 1)
+    return 100 * float(np.mean(ratio < -LEAST)), 100 * float(np.mean(ratio > LEAST))

@@ -14,7 +14,7 @@ from benchmarks.harness.options import Options, parse_options
 from benchmarks.harness.plots import bars, lines
 from benchmarks.harness.report import Cell, Report
 from benchmarks.harness.run import Figures, finished_requests, latencies, run_cases
-from benchmarks.harness.statistics import LEAST, NOT_REPRODUCED, PARTLY, REPRODUCED, Offset, Verdict, verdict
+from benchmarks.harness.statistics import LEAST, NOT_REPRODUCED, PARTLY, REPRODUCED, Offset, Verdict, percent, verdict
 from benchmarks.table4_readings import CONTEXT_512, EXACT, LEVEL_TOLERANCE
 from benchmarks.table5_fits import (
     ALPHAS,
@@ -114,7 +114,7 @@ def add_rounds(report: Report, results: Results) -> None:
         fcfs, aging = (paper_row(setting, policy) for policy in ("FCFS", "AGING"))
         rounds = [paper_round(fcfs), paper_round(aging)]
         ours = results.change(results.judged[0], setting, "decode_round_ms").value
-        changes = [100 * (rounds[1] / rounds[0] - 1), paper_change(setting), ours]
+        changes = [percent(*rounds), paper_change(setting), ours]
         table.append([*map(str, setting), *rounds, paper_round(fcfs, "p95"), *changes])
     report.add_table(
         "What the paper's own rows say of its rounds",
@@ -252,7 +252,7 @@ def add_claims(report: Report, results: Results, *, level: bool) -> None:
     report.add_check(claim, "yes", ours, alike > 0, "any, either alpha")
     for before, after in (SETTINGS[:2], SETTINGS[1:]):
         for policy in ("FCFS", "AGING"):
-            theirs = 100 * (paper_row(after, policy)["mean_e2e_s"] / paper_row(before, policy)["mean_e2e_s"] - 1)
+            theirs = percent(*(paper_row(setting, policy)["mean_e2e_s"] for setting in (before, after)))
             cases = [results.case(nearest, setting, policy) for setting in (before, after)]
             ours = results.runs.change(cases[0], cases[1], "mean_e2e_s")
             report.add_claim(
@@ -296,7 +296,7 @@ def add_headline(report: Report, results: Results) -> None:
         return " / ".join(f"{value:+.1f}" for value in values) + " %"
 
     theirs = [[paper_round(paper_row(setting, policy)) for setting in SETTINGS] for policy in ("FCFS", "AGING")]
-    rounds = listed(100 * (after / before - 1) for before, after in zip(*theirs, strict=True))
+    rounds = listed(percent(*pair) for pair in zip(*theirs, strict=True))
     report.add_headline(
         f"""Two RTX 5090, Aging's change at {", ".join(f"{c}/{n}" for c, n in SETTINGS)} (chunk/seqs): the paper's mean
         E2E {listed(map(paper_change, SETTINGS))}, while its own decode rounds change by {rounds}; ours as

@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.harness.cases import Case
 from benchmarks.harness.run import Runs
 from benchmarks.harness.statistics import Mean, Offset, Verdict, fit_offset, verdict
-from benchmarks.paper import paper, rows
+from benchmarks.paper import paper, policy_change, row
 from benchmarks.table4_readings import COLUMNS as LATENCIES
 
 Setting = tuple[int, int]  # (chunk, seats)
@@ -55,18 +55,22 @@ def at_speed(arrivals: np.ndarray, latencies: np.ndarray, slower: float) -> np.n
 
 
 def paper_row(setting: Setting, policy: str) -> dict[str, Any]:
-    return next(row for row in rows("table5") if (row["chunk"], row["max_seqs"], row["policy"]) == (*setting, policy))
+    return row("table5", **_labels(setting), policy=policy)
 
 
-def paper_round(row: dict[str, Any], of: str = "mean") -> float:
+def paper_round(figures: dict[str, Any], of: str = "mean") -> float:
     """Milliseconds a decode round, by E2E less TTFT of a row; all its requests have the largest output."""
-    return round_ms(row[f"{of}_e2e_s"], row[f"{of}_ttft_s"], paper()["setup"]["aging"]["max_output_tokens"])
+    return round_ms(figures[f"{of}_e2e_s"], figures[f"{of}_ttft_s"], paper()["setup"]["aging"]["max_output_tokens"])
 
 
 def paper_change(setting: Setting, column: str = "mean_e2e_s") -> float:
     """Of Aging against FCFS, percent."""
-    fcfs, aging = (paper_row(setting, policy) for policy in ("FCFS", "AGING"))
-    return 100 * (aging[column] / fcfs[column] - 1)
+    return policy_change("table5", column, **_labels(setting))
+
+
+def _labels(setting: Setting) -> dict[str, int]:
+    """What the paper's rows of it are called by."""
+    return dict(zip(("chunk", "max_seqs"), setting, strict=True))
 
 
 @dataclass(frozen=True)
@@ -127,10 +131,10 @@ class Results:
         return [verdict(paper_change(s), self.change(reading, s, "mean_e2e_s", alpha)) for s in SETTINGS]
 
     def _fit(self, reading: Reading, setting: Setting, policy: str) -> Fit:
-        case, row = self.case(reading, setting, policy), paper_row(setting, policy)
-        theirs = [row[column] for column in LATENCIES]
+        case, printed = self.case(reading, setting, policy), paper_row(setting, policy)
+        theirs = [printed[column] for column in LATENCIES]
         ours = [self.runs.mean(case, column).value for column in LATENCIES]
-        slower = paper_round(row) / self.runs.mean(case, "decode_round_ms").value
+        slower = paper_round(printed) / self.runs.mean(case, "decode_round_ms").value
         at = np.mean([_four(figures, slower) for figures in self.runs.of(case)], axis=0)
         return Fit(case, theirs, ours, fit_offset(theirs, ours), slower, fit_offset(theirs, at.tolist()))
 

@@ -151,7 +151,7 @@ def add_claims(report: Report, ranking: Ranking) -> None:
     missed = [f"{name} ({100 * d:+.0f} %)" for name, d in differences.items() if abs(d) > WITHIN]
     sentence = f"""Nearest reading of Table 6 ({labels}): within {100 * WITHIN:.0f} % in {", ".join(got) or "none"}; not
         in {", ".join(missed) or "none"}."""
-    report.add_text(f"""{sentence} Verdicts below are of this reading, which was chosen for its nearness: they say which
+    report.add_text(f"""{sentence} The verdicts are of this reading, which was chosen for its nearness: they say which
                     of the figures can be had together, not that the setup is found.""")
     near = sum(d <= NEAR for d in ranking.near.values())
     report.add_headline(f"{sentence} {near} of {len(ranking.near)} readings come within {100 * NEAR:.0f} % in all.")

@@ -241,7 +241,7 @@ def draw(report: Report, trained: Sequence[Trained], split: Split) -> None:
 def _other_models(options: Options, split: Split) -> dict[str, list[Errors]]:
     """Baselines, and what make trained on rounds of the other engine profile."""
     others = {kind: [dict(model.info.test_errors)] for kind, model in fit_baselines(split).items()}
-    path = options.predictors / f"{DEVICE}--sarathi_2024.npz"
+    path = options.profiled(DEVICE, "sarathi_2024").with_suffix(".npz")
     if options.backend == "sim" and not options.quick and path.is_file():
         others["shipped, rounds of sarathi_2024"] = [dict(Predictor.load(path).info.test_errors)]
     return others

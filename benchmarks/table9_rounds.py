@@ -10,17 +10,16 @@ from benchmarks.harness.statistics import (
     NOT_REPRODUCED,
     PARTLY,
     REPRODUCED,
-    UNDECIDED,
     Verdict,
     beyond,
     fit_factor,
     mean_of,
     percent,
     verdict,
+    worst,
 )
 from benchmarks.table9_level import COLUMNS, E2E, QUANTITIES, TTFT, is_compared, paper_quantiles, place
 
-WORST_FIRST: tuple[Verdict, ...] = (NOT_REPRODUCED, UNDECIDED, REPRODUCED)
 NEAR = (5, 10)  # percent of the target that are near it; the claim's are the latter
 _P99 = ("ttft_p99_s", "e2e_p99_s")
 _NEAR = f"within_{NEAR[-1]}_percent"
@@ -36,8 +35,7 @@ def paper_changes(load: str) -> dict[str, float]:
 def beside(runs: Runs, case: Case, scheduler: str) -> Case | None:
     """The case that differs from `case` in its scheduler, and in nothing else but its budget."""
     same = {name: value for name, value in case.labels.items() if name not in ("scheduler", "budget")}
-    found = [c for c in runs.cases if {**same, "scheduler": scheduler}.items() <= dict(c.labels).items()]
-    return found[0] if found else None
+    return next(iter(runs.select(**same, scheduler=scheduler)), None)
 
 
 def _pairs(runs: Runs) -> list[tuple[Case, Case]]:
@@ -91,12 +89,11 @@ def _claim_changes(report: Report, runs: Runs, before: Case, after: Case) -> Non
     for kind, names in (("TTFT", TTFT), ("E2E", E2E)):
         limit = max(abs(theirs[name]) for name in names)
         largest = max(max(abs(changes[name].low), abs(changes[name].high)) for name in names)
-        judged: list[Verdict] = [verdict(0.0, changes[name], limit) for name in names]
         report.add_claim(
             f"regular load: similar {kind}: no quantile's change, with its interval, is above the paper's largest",
             f"at most {limit:.2f} %",
             f"at most {largest:.2f} %",
-            min(judged, key=WORST_FIRST.index),
+            worst(verdict(0.0, changes[name], limit) for name in names),
             place(after),
         )
 

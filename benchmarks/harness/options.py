@@ -36,11 +36,6 @@ class Options:
         """Where the files of this backend lie."""
         return self.results / (f"{self.backend}-quick" if self.quick else self.backend)
 
-    @property
-    def predictors(self) -> Path:
-        """Where make leaves the latency predictors that it trains."""
-        return self.results / "predictor"
-
     def for_search(self) -> Options:
         """With one seed, and no copy of the runs: for runs that only choose what the table then runs."""
         return replace(self, seeds=self.seeds[:1], wandb_project=None, keep_runs=False)
@@ -50,12 +45,19 @@ class Options:
 
         Raises InputError, a line with make's target, if it is missing.
         """
-        name = f"{device}.npz" if profile == "lean" else f"{device}--{profile}.npz"
-        target = f"predictor/{name}" if self.backend == "sim" else f"real/{self.backend}.npz"
-        path = self.results / target
+        path = self.profiled(device, profile).with_suffix(".npz")
+        if self.backend != "sim":
+            path = path.with_stem(self.backend)
         if not path.is_file():
+            target = path.relative_to(self.results)
             raise InputError(f"{path}: no such latency predictor; `make results/{target}` makes one in results")
         return path
+
+    def profiled(self, device: str, profile: str) -> Path:
+        """Where make leaves the rounds that such a predictor is trained on, there or not."""
+        if self.backend != "sim":
+            return self.results / "real" / {"cpu": "rounds.csv", "cuda": "cuda.csv"}[self.backend]
+        return self.results / "predictor" / (f"{device}.csv" if profile == "lean" else f"{device}--{profile}.csv")
 
 
 def _whole(least: int, most: int) -> Callable[[str], int]:

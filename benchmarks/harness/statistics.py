@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -103,6 +103,11 @@ def beyond(ours: Mean, bound: float) -> Verdict:
     if ours.half is None or ours.low <= bound <= ours.high:
         return UNDECIDED
     return REPRODUCED if ours.low > bound else NOT_REPRODUCED
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Of a claim in several parts: that of the part that fails, else of one that is undecided."""
+    return min(verdicts, key=(NOT_REPRODUCED, UNDECIDED, REPRODUCED).index)
 
 
 @dataclass(frozen=True)
