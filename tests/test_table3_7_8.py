@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks import profiles, table3, table3_profile, table7, table8
 from benchmarks.harness.options import Options, parse_options
-from benchmarks.harness.statistics import Mean, Verdict
+from benchmarks.harness.statistics import Mean
 from predictor import baselines
 from predictor.dataset import split_rows
 from predictor.train_config import PRESETS, TrainConfig
 from sarathi.errors import InputError
-
-
-def run(table: Any, results: Path) -> dict[str, Any]:
-    """The report of a quick run, with its tables by heading."""
-    table.main(["--quick", "--results", str(results), "--processes", "1"])
-    name = table.__name__.rpartition(".")[2]
-    report = json.loads((results / "sim-quick" / f"{name}.json").read_text(encoding="utf-8"))
-    assert (results / "sim-quick" / f"{name}.md").stat().st_size > 1000
-    tables = {block["heading"]: block for block in report["blocks"] if block["kind"] == "table"}
-    assert {row[-1] for row in tables["Verdict"]["rows"]} <= {*get_args(Verdict)}
-    return {**report, "tables": tables}
+from tests.paper_reports import quick_report, rows_of
 
 
 def column(table: dict[str, Any], name: str) -> list[str]:
     place = table["columns"].index(name)
     return [row[place] for row in table["rows"]]
-
-
-def rows_of(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def claims(report: dict[str, Any], reading: str = "") -> dict[str, list[str]]:
@@ -59,7 +42,7 @@ def collected_once(scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_table3_gives_the_papers_prompts_and_its_profile(tmp_path: Path) -> None:
-    report = run(table3, tmp_path)
+    report = quick_report(table3, tmp_path)
     median, p90, test_part = claims(report).values()
     assert (median, p90) == (["19.0", "19.0", "reproduced"], ["179.4", "179.4", "reproduced"])
     assert (test_part[0], test_part[-1]) == ("+26.2 (3,713)", "not reproduced")
@@ -97,7 +80,7 @@ def test_a_bucket_adds_what_its_rounding_can_add_to_the_test_part() -> None:
 
 def test_table7_tells_what_torch_was_given(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="Table 7 trains")
-    report = run(table7, tmp_path)
+    report = quick_report(table7, tmp_path)
     found = claims(report, "preset paper")
     for name in ("optimizer", "lr", "weight_decay", "hidden_sizes", "dropout", "batch_size"):
         assert found[f"predictor: {name}"][-1] == "reproduced", name
@@ -126,7 +109,7 @@ def test_a_training_is_observed_rather_than_its_settings_read() -> None:
 
 def test_table8_sets_both_presets_beside_the_paper(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="Table 8 trains")
-    report = run(table8, tmp_path)
+    report = quick_report(table8, tmp_path)
     table = report["tables"]["Errors on all test rounds"]
     models = dict(zip(column(table, "model"), table["rows"], strict=True))
     assert models["the paper"][2:5] == ["1.13", "1.53", "1.26"]

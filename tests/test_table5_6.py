@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -16,26 +14,11 @@ from benchmarks.harness.options import Options
 from benchmarks.harness.statistics import NOT_REPRODUCED, REPRODUCED, Verdict
 from benchmarks.table5_fits import at_speed, paper_change, paper_round, paper_rounds, paper_row, round_ms
 from sarathi.simulation.models import load_model_shape
-
-
-def run(table: Any, results: Path) -> dict[str, Any]:
-    """The report of a quick run, with its tables by heading."""
-    table.main(["--quick", "--results", str(results), "--processes", "1"])
-    name = table.__name__.rpartition(".")[2]
-    report = json.loads((results / "sim-quick" / f"{name}.json").read_text(encoding="utf-8"))
-    for block in report["blocks"]:
-        if block["kind"] == "figure":
-            assert (results / "sim-quick" / block["file"]).stat().st_size > 10_000
-    return {**report, "tables": {b["heading"]: b for b in report["blocks"] if b["kind"] == "table"}}
-
-
-def rows_of(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+from tests.paper_reports import quick_report, rows_of
 
 
 def test_table5(tmp_path: Path) -> None:
-    report = run(table5, tmp_path)
+    report = quick_report(table5, tmp_path)
     tables, readings = report["tables"], table5.readings(Options(quick=True))
     level = next(table for heading, table in tables.items() if heading.startswith("Level"))
     assert len(level["columns"]) == 14
@@ -75,7 +58,7 @@ def test_at_speed() -> None:
 
 
 def test_table6(tmp_path: Path) -> None:
-    report = run(table6, tmp_path)
+    report = quick_report(table6, tmp_path)
     tables = report["tables"]
     answers = [row[2] for row in tables["What the paper's figures say by themselves"]["rows"]]
     assert answers[:2] == ["no; at most 0.075 s apart", "no"]
