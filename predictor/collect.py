@@ -24,7 +24,7 @@ from sarathi.benchmark.system import build_system
 from sarathi.benchmark.tables import device_notice
 from sarathi.benchmark.tokenizers import ordinary_token_ids
 from sarathi.benchmark.workloads.random_tokens import with_random_tokens
-from sarathi.config import BenchmarkConfig, LocalExecutorConfig, ShareGptRequestGeneratorConfig, config_from_args
+from sarathi.config import BenchmarkConfig, ShareGptRequestGeneratorConfig, SimulatedExecutorConfig, config_from_args
 from sarathi.metrics.run_record import RunRecord
 from sarathi.system import load_shared_parts
 
@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         "[--<setting> VALUE ...]",
         description="Record the rounds of many runs as profiling data for the latency predictor.",
         epilog="What is profiled is set as in python -m sarathi.benchmark.main: --simulated_executor_config_device, "
-        "_engine_profile and _jitter, or --executor_config_type LOCAL; --model_config_model, --parallel_config_..., "
+        "_engine_profile and _jitter, or --executor_config_type LOCAL or RAY; --model_config_model, --parallel_config_..., "
         "--seed, --config FILE.yaml and so on. Schedulers and requests are the grid's.",
         allow_abbrev=False,
     )
@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         "--grid",
         choices=GRIDS,
         help="default: budgets 256 to 1,024 and random chunks, 8 to 256 seqs, six prompt mixtures, three rates; "
-        "local, which is taken with the executor LOCAL: budgets 64 and 256 and random chunks, 4 to 64 seqs, in "
+        "local, which is taken with a real model: budgets 64 and 256 and random chunks, 4 to 64 seqs, in "
         "--minutes; paper: the paper's profiling, chunk 256 and 32 seqs",
     )
     parser.add_argument(
@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"time of the engine's clock that all runs of the grid local take together (default {LOCAL_MINUTES:g})",
     )
     parser.add_argument(
-        "--processes", type=int, metavar="N", help="runs at a time (default 2; with the executor LOCAL only 1)"
+        "--processes", type=int, metavar="N", help="runs at a time (default 2; with a real model only 1)"
     )
     parser.add_argument(
         "--from-runs", nargs="+", metavar="DIR", help="run nothing; take the rounds.csv of these folders of past runs"
@@ -118,11 +118,11 @@ def collect(
     None takes what fits the executor: `--help` says what that is. The same config gives the same file on a simulated
     device. Raises ValueError for settings that the grid would override.
     """
-    is_local = isinstance(config.executor_config, LocalExecutorConfig)
-    grid = grid or ("local" if is_local else "default")
-    processes = (1 if is_local else 2) if processes is None else processes
-    if processes < 1 or (is_local and processes > 1):
-        allowed = "only 1 with --executor_config_type LOCAL" if is_local else "at least 1"
+    is_real = not isinstance(config.executor_config, SimulatedExecutorConfig)
+    grid = grid or ("local" if is_real else "default")
+    processes = (1 if is_real else 2) if processes is None else processes
+    if processes < 1 or (is_real and processes > 1):
+        allowed = "only 1 with a real model" if is_real else "at least 1"
         raise ValueError(f"--processes: {processes} is not allowed; {allowed}")
     if minutes is not None and (grid != "local" or not 0 < minutes <= MAX_MINUTES):
         allowed = f"above 0 and at most {MAX_MINUTES:,}" if grid == "local" else "only the grid local takes a time"
@@ -143,7 +143,7 @@ def collect(
         ]
         with progress_bar(len(jobs), "runs", "run") as on_progress:
             directories = []
-            for directory in _run_on_one_model(jobs) if is_local else _run_all(jobs, processes):
+            for directory in _run_on_one_model(jobs) if is_real else _run_all(jobs, processes):
                 directories.append(directory)
                 on_progress(len(directories))
         return gather(directories, output)

@@ -19,9 +19,9 @@ from sarathi.benchmark.workloads.spec import RequestSpec, Workload
 from sarathi.config import (
     BenchmarkConfig,
     CustomSchedulerConfig,
-    LocalExecutorConfig,
     SarathiSchedulerConfig,
     ShareGptRequestGeneratorConfig,
+    SimulatedExecutorConfig,
 )
 from sarathi.errors import naming
 
@@ -140,8 +140,8 @@ def length_pool(config: BenchmarkConfig) -> Pool:
     generator, seed = config.request_generator_config, config.seed
     assert isinstance(generator, ShareGptRequestGeneratorConfig)
     with naming("sharegpt_request_generator_config"):
-        is_local = isinstance(config.executor_config, LocalExecutorConfig)
-        name = "model" if is_local and generator.tokenizer == "auto" else generator.tokenizer
+        is_real = not isinstance(config.executor_config, SimulatedExecutorConfig)
+        name = "model" if is_real and generator.tokenizer == "auto" else generator.tokenizer
         tokenizer = choose_tokenizer(name, config.model_config.model, None)
     packages = [
         name

@@ -228,14 +228,16 @@ _COLLECT_FLAGS = {
 def training_command(path: str | Path = "predictor.npz", **asked: object) -> str:
     """The commands that profile what is asked (names of Source) and train a model on it into `path`."""
     is_real = asked.get("simulated") is False
+    sizes = asked.get("tensor_parallel_size", 1), asked.get("pipeline_parallel_size", 1)
+    executor = "LOCAL" if sizes == (1, 1) else "RAY"
     defaults = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "dtype_bytes": 2}
     values = {name: value for name, value in asked.items() if name != "simulated" and value != defaults.get(name)}
     if "dtype_bytes" in values:
         values["dtype_bytes"] = "float32"
     if is_real:
         values["device"] = str(values.get("device", "auto")).partition(":")[0]
-    names = _COLLECT_FLAGS | ({"device": "--local_executor_config_device"} if is_real else {})
-    flags = " --executor_config_type LOCAL" if is_real else ""
+    names = _COLLECT_FLAGS | ({"device": f"--{executor.lower()}_executor_config_device"} if is_real else {})
+    flags = f" --executor_config_type {executor}" if is_real else ""
     flags += "".join(f" {names[name]} {shlex.quote(str(value))}" for name, value in values.items())
     return (
         f"python -m predictor.collect --output rounds.csv{flags} && "

@@ -47,6 +47,10 @@ class FlagError(InputError):
         super().__init__(f"--{key}: {text}" + (f" (in {file})" if file else ""))
 
 
+class WorkerLostError(RuntimeError):
+    """A worker's process that ended on its own, in one line that names it: no traceback tells more."""
+
+
 @contextmanager
 def naming(prefix: str, field: str | None = None) -> Iterator[None]:
     """Turn what is not allowed inside into a FlagError of `--<prefix>_<field>`.

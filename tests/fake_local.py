@@ -9,6 +9,7 @@ from sarathi.core.plan import MemoryStats
 from sarathi.executor.local import LocalExecutor, LocalParts
 from sarathi.simulation.models import load_model_shape
 from sarathi.worker.batch import Batch, WorkerOutput
+from sarathi.worker.message import BatchBuilder, RoundMessage
 
 ROUND_TIME = 0.0005
 NUM_SPECIAL = 3
@@ -31,8 +32,10 @@ class FakeTokenizer:
 class FakeWorker:
     def __init__(self) -> None:
         self.batches: list[Batch] = []
+        self._builder = BatchBuilder()
 
-    def execute(self, batch: Batch) -> WorkerOutput:
+    def execute(self, message: RoundMessage) -> WorkerOutput:
+        batch = self._builder.build(message)
         self.batches.append(batch)
         time.sleep(ROUND_TIME)
         return WorkerOutput([7] * len(batch.output_rows), None, ROUND_TIME, MemoryStats(100.0, 900.0, 50.0, 60.0))
@@ -50,7 +53,7 @@ class FakeLoader:
         self.asked.append((config, max_num_seqs))
         return LocalParts(
             config=config,
-            executor=LocalExecutor(self.worker, 0),
+            make_executor=lambda clock: LocalExecutor(self.worker, 0, clock),
             model=load_model_shape(config.model_config.model),
             tokenizer=self.tokenizer,  # pyright: ignore[reportArgumentType]
             num_blocks=config.cache_config.num_gpu_blocks or 2000,

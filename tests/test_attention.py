@@ -238,8 +238,9 @@ def test_which_backend(caplog):
     assert isinstance(make_backend("AUTO", CPU, torch.float32), PagedCpuBackend)
     assert isinstance(make_backend("AUTO", CPU, torch.bfloat16), SdpaBackend)
     assert isinstance(make_backend("SDPA", CPU, torch.float32), SdpaBackend)
-    assert isinstance(make_backend("AUTO", torch.device("cuda"), torch.float32), SdpaBackend)
     assert not caplog.records
+    assert isinstance(make_backend("AUTO", torch.device("cuda"), torch.float32), SdpaBackend)
+    assert "FLASHINFER computes in float16 and bfloat16" in caplog.text
     assert isinstance(make_backend("FLASHINFER", CPU, torch.float32), PagedCpuBackend)
     assert "FLASHINFER needs a CUDA device" in caplog.text
     for name, device, dtype in (

@@ -238,7 +238,7 @@ def test_the_local_grid_is_cut_to_its_minutes(tmp_path, loader, monkeypatch) -> 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ([*LOCAL[:2], "--processes=2"], "--processes: 2 is not allowed; only 1 with --executor_config_type LOCAL"),
+        ([*LOCAL[:2], "--processes=2"], "--processes: 2 is not allowed; only 1 with a real model"),
         ([*LOCAL[:2], "--minutes=0"], "--minutes: 0 is not allowed; above 0"),
         (["--minutes=5"], "--minutes: 5 is not allowed; only the grid local takes a time"),
     ],

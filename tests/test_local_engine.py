@@ -59,19 +59,20 @@ def logits_of(llm: real.LLM, prompt: list[int]) -> torch.Tensor:
     executor = engine.system.executor
     assert isinstance(executor, LocalExecutor)
     worker: Any = executor.worker
+    runner = worker._runner
     seen: list[torch.Tensor] = []
-    forward = worker.forward
+    forward = runner.forward
 
-    def keep(batch):
-        logits = forward(batch)
+    def keep(batch, hidden):
+        logits = forward(batch, hidden)
         seen.extend(logits)
         return logits
 
-    worker.forward = keep
+    runner.forward = keep
     try:
         real.greedy(llm, [prompt], 1)
     finally:
-        worker.forward = forward
+        runner.forward = forward
     (last,) = seen
     return last
 

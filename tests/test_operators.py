@@ -191,7 +191,7 @@ def test_operators_of_a_model(models, family, names, tmp_path) -> None:
     system = build_system(config)
     worker = system.executor.worker  # pyright: ignore[reportAttributeAccessIssue]
     modules = list(worker._model.modules())
-    assert not any("forward" in vars(module) for module in modules) and "execute" not in vars(worker)
+    assert not any("forward" in vars(module) for module in modules) and "run" not in vars(worker)
     run = replayed(config, tmp_path, system)
     found, seconds = table(tmp_path / "operators.csv")
     assert found == names

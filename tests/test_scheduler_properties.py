@@ -37,7 +37,7 @@ aborts = st.dictionaries(st.integers(0, 11), st.integers(0, 40), max_size=5)  # 
     block_size=st.sampled_from([1, 4, 16]),
     chunk_size=st.integers(1, 40),
     max_num_seqs=st.integers(1, 9),
-    num_stages=st.integers(1, 4),
+    num_stages=st.integers(0, 4),  # 0: one stage, and rounds one ahead of the results
     policy=st.fixed_dictionaries(
         {
             "target_ms": st.floats(10, 15),
@@ -62,6 +62,8 @@ def test_every_round_and_every_end(
         max_model_len=100,
         **policy,
     )
+    scheduler.overlap = not num_stages
+    num_stages = num_stages or 1
     requests = [
         make_request(str(i), prompt, output, arrival, eos_token_ids=(0,) if eos else ())
         for i, (prompt, output, arrival, eos) in enumerate(sorted(specs, key=lambda spec: spec[2]))

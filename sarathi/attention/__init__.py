@@ -10,34 +10,58 @@ from sarathi.errors import FieldError
 if TYPE_CHECKING:
     import torch
 
-    from sarathi.attention.base import AttentionBackend
+    from sarathi.attention.base import AttentionBackend, AttentionLayout
 
 logger = logging.getLogger(__name__)
 
+INSTALL_CUDA = "pip install 'sarathi-serve-fair[cuda]'"
 
-def make_backend(name: str, device: torch.device, dtype: torch.dtype) -> AttentionBackend:
+
+def make_backend(
+    name: str, device: torch.device, dtype: torch.dtype, layout: AttentionLayout | None = None
+) -> AttentionBackend:
     """The backend that an `attention_backend` setting means on this device.
 
-    AUTO is CPU_PAGED on a CPU in float32, where numba is installed, else SDPA. Raises FieldError of
+    AUTO is CPU_PAGED on a CPU in float32, where numba is installed, and FLASHINFER on a CUDA device where that works,
+    else SDPA. Only FLASHINFER needs `layout`, without which AUTO does not take it. Raises FieldError of
     `attention_backend`.
     """
-    is_cpu = device.type == "cpu"
-    if name == "FLASHINFER":
-        if not is_cpu:
-            raise FieldError("attention_backend", "FLASHINFER is not available yet; AUTO, SDPA or NO_OP")
-        logger.warning("attention_backend FLASHINFER needs a CUDA device; the CPU's own backend takes its place")
-        name = "AUTO"
-    if name == "AUTO":
-        name = _automatic(is_cpu, dtype)
     if name == "NO_OP":
         from sarathi.attention.no_op import NoOpBackend
 
         return NoOpBackend()
-    if name == "SDPA":
-        from sarathi.attention.sdpa import SdpaBackend
+    if device.type == "cpu" and name == "FLASHINFER":
+        logger.warning("attention_backend FLASHINFER needs a CUDA device; the CPU's own backend takes its place")
+        name = "AUTO"
+    if device.type == "cpu" and name == "AUTO":
+        name = _automatic_on_cpu(dtype)
+    if name in ("AUTO", "FLASHINFER"):
+        backend = _flashinfer(device, dtype, layout)
+        if not isinstance(backend, str):
+            return backend
+        if name == "FLASHINFER":
+            raise FieldError("attention_backend", f"{backend}; AUTO, SDPA or NO_OP")
+        logger.warning("%s: attention goes through torch, which is several times slower", backend)
+    elif name == "CPU_PAGED":
+        return _paged_cpu(device, dtype)
+    from sarathi.attention.sdpa import SdpaBackend
 
-        return SdpaBackend()
-    if not is_cpu or dtype.itemsize != 4:
+    return SdpaBackend(device)
+
+
+def _automatic_on_cpu(dtype: torch.dtype) -> str:
+    if dtype.itemsize != 4:
+        return "SDPA"
+    try:
+        import numba as _  # noqa: F401
+    except ImportError:
+        logger.warning("numba is not installed: attention goes through torch, which is several times slower")
+        return "SDPA"
+    return "CPU_PAGED"
+
+
+def _paged_cpu(device: torch.device, dtype: torch.dtype) -> AttentionBackend:
+    if device.type != "cpu" or dtype.itemsize != 4:
         raise FieldError("attention_backend", f"CPU_PAGED works on a CPU in float32, not on {device} in {dtype}")
     try:
         from sarathi.attention.paged_cpu import PagedCpuBackend
@@ -46,12 +70,20 @@ def make_backend(name: str, device: torch.device, dtype: torch.dtype) -> Attenti
     return PagedCpuBackend()
 
 
-def _automatic(is_cpu: bool, dtype: torch.dtype) -> str:
-    if not is_cpu or dtype.itemsize != 4:
-        return "SDPA"
+def _flashinfer(device: torch.device, dtype: torch.dtype, layout: AttentionLayout | None) -> AttentionBackend | str:
+    """The backend, or why it cannot be had."""
+    if dtype.itemsize != 2:
+        return f"FLASHINFER computes in float16 and bfloat16, not in {str(dtype).removeprefix('torch.')}"
     try:
-        import numba as _  # noqa: F401
-    except ImportError:
-        logger.warning("numba is not installed: attention goes through torch, which is several times slower")
-        return "SDPA"
-    return "CPU_PAGED"
+        from sarathi.attention.flashinfer_backend import FlashInferBackend, unsupported
+    except ImportError as error:
+        return f"FLASHINFER needs flashinfer-python ({error}); {INSTALL_CUDA}"
+    if layout is None:
+        return "FLASHINFER needs the sizes of the heads"
+    if (reason := unsupported(layout, dtype)) is not None:
+        return reason
+    try:
+        return FlashInferBackend(layout, dtype, device)
+    except (RuntimeError, OSError) as error:
+        # Its kernels are compiled here, for which nvcc and a C++ compiler must be there.
+        return f"FLASHINFER does not run on {device} ({str(error).strip().splitlines()[0]})"

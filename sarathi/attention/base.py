@@ -5,12 +5,25 @@ A backend owns how pages are written and read. It knows no requests and no sched
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from sarathi.worker.batch import Batch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@dataclass(frozen=True)
+class AttentionLayout:
+    """What one rank's attention is made of: its share of the heads, and the layers that its stage has."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    block_size: int  # tokens
+    windows: tuple[int | None, ...]  # of each layer, as in AttentionBackend.forward
 
 
 class AttentionBackend(Protocol):
@@ -33,4 +46,22 @@ class AttentionBackend(Protocol):
 
         Returns (T, num_heads, head_dim) of query's type.
         """
+        ...
+
+
+@runtime_checkable
+class GraphBackend(AttentionBackend, Protocol):
+    """A backend whose `forward` can be captured in a CUDA graph, for rounds of decodes of certain numbers."""
+
+    @property
+    def graph_bytes(self) -> int:
+        """Device memory that each size takes, beside what is captured."""
+        ...
+
+    def reserve_graphs(self, sizes: Sequence[int], num_pages: int) -> None:
+        """Make what rounds of so many decodes need, with block ids below `num_pages`. Once, before any is captured."""
+        ...
+
+    def begin_graph_round(self, batch: Batch) -> None:
+        """As `begin_round`, for one of these sizes; the round's metadata replaces what a captured `forward` reads."""
         ...

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from sarathi.errors import InputError, one_line
+from sarathi.errors import InputError, WorkerLostError, one_line
 
 # Exit statuses: argparse's for the second, and those of a process that SIGINT or SIGPIPE ended.
-CANNOT_WRITE, BAD_SETTING, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
+CANNOT_WRITE, WORKER_LOST, BAD_SETTING, INTERRUPTED, BROKEN_PIPE = 1, 1, 2, 130, 141
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +43,9 @@ def exit_status(command: Callable[[], None]) -> int:
         logger.debug("where the error arose", exc_info=True)
         print(f"error: {error}", file=sys.stderr)
         return BAD_SETTING
+    except WorkerLostError as lost:
+        print(f"error: {_with_notes(str(lost), lost)}", file=sys.stderr)
+        return WORKER_LOST
     except KeyboardInterrupt as interrupt:
         print(_with_notes("interrupted", interrupt), file=sys.stderr)
         return INTERRUPTED

@@ -43,7 +43,7 @@ def check_fit(config: BenchmarkConfig, system: System, requests: Iterable[Reques
 def _check_replicas(config: BenchmarkConfig) -> None:
     """Refuse several replicas of a real model, which one process cannot run side by side."""
     if config.num_replicas > 1 and not isinstance(config.executor_config, SimulatedExecutorConfig):
-        allowed = "only 1 works with --executor_config_type LOCAL (RAY, for more, is not available yet)"
+        allowed = "only 1 works with a real model; several are simulated"
         raise FlagError("num_replicas", f"{config.num_replicas} is not allowed; {allowed}")
 
 

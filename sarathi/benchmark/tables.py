@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sarathi.config import BenchmarkConfig, LocalExecutorConfig, SimulatedExecutorConfig
+from sarathi.config import BenchmarkConfig, LocalExecutorConfig, RayExecutorConfig, SimulatedExecutorConfig
 from sarathi.metrics.headline import DISTRIBUTIONS, STATISTICS, replicas_of, terse_metrics
 from sarathi.metrics.terminal_table import table_of
 
@@ -16,6 +16,10 @@ def device_notice(config: BenchmarkConfig) -> str:
     """Says what runs the rounds, and loudly where nothing below was measured on a device."""
     if isinstance(local := config.executor_config, LocalExecutorConfig):
         return f"LOCAL EXECUTOR: {config.model_config.model} in this process (device {local.device}), real time"
+    if isinstance(ray := config.executor_config, RayExecutorConfig):
+        parallel = config.parallel_config
+        workers = f"{parallel.pipeline_parallel_size} stages x {parallel.tensor_parallel_size} workers"
+        return f"RAY EXECUTOR: {config.model_config.model} on {workers} (device {ray.device}), real time"
     simulated = config.executor_config
     assert isinstance(simulated, SimulatedExecutorConfig)
     jitter = f", jitter {simulated.jitter:g}" if simulated.jitter else ""

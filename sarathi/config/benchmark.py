@@ -18,10 +18,11 @@ from sarathi.config.setting import (
     setting,
 )
 from sarathi.config.system import (
-    NO_WORKERS_ELSEWHERE,
+    PLACES_OF_RAY,
     EndpointConfig,
     ReplicaConfig,
     SystemConfig,
+    WorkerPlaces,
     are_node_device_pairs,
 )
 from sarathi.config.workloads import REQUEST_GENERATOR_CONFIGS, RequestGeneratorConfig
@@ -48,7 +49,7 @@ class BenchmarkConfig(EndpointConfig):
     replica_resource_mapping: list | None = setting(
         None,
         'For each replica, node and device of each worker, JSON, as in [[["10.0.0.1", 0]]].',
-        no_effect=NO_WORKERS_ELSEWHERE,
+        **PLACES_OF_RAY,
     )
     request_generator_config: RequestGeneratorConfig = choice(
         REQUEST_GENERATOR_CONFIGS, "SHAREGPT", "request_generator_config", "Where requests come from."
@@ -66,6 +67,11 @@ class BenchmarkConfig(EndpointConfig):
                 f"any) and device as it has workers ({num_workers})"
             )
             self.reject("replica_resource_mapping", f'{allowed}, as in [[["10.0.0.1", 0]]]')
+
+    @property
+    def worker_places(self) -> WorkerPlaces:
+        mapping = self.replica_resource_mapping
+        return WorkerPlaces("replica_resource_mapping", mapping and mapping[0])
 
     def create_system_config(self, replica_config: ReplicaConfig | None = None) -> SystemConfig:
         """The part that an engine needs."""
@@ -87,7 +93,8 @@ def _without_effect(config: Config, executor: str, prefix: str) -> list[str]:
             notices += _without_effect(value, executor, f"{flag_prefix(config, f.name)}_")
             continue
         declared: Setting = f.metadata["setting"]
-        if declared.no_effect and declared.no_effect_with in ("", executor) and value != default_of(f):
+        is_idle = declared.no_effect and (not declared.no_effect_with or executor in declared.no_effect_with)
+        if is_idle and value != default_of(f):
             notices.append(f"--{prefix}{f.name} has no effect: {declared.no_effect}")
         elif declared.needs and getattr(config, declared.needs) is None and value != default_of(f):
             notices.append(f"--{prefix}{f.name} has no effect without --{prefix}{declared.needs}")

@@ -169,7 +169,7 @@ def _add_setting(group: argparse._ArgumentGroup, section: Section, name: str, de
     kinds, words, _ = value_types(section.config_type, name)
     notes = [text for text in (declared.unit, f"default {as_typed(defaults.get(key, default_of(f)))}") if text]
     if declared.no_effect:
-        only = f" with {declared.no_effect_with}" if declared.no_effect_with else ""
+        only = f" with {' and '.join(declared.no_effect_with)}" if declared.no_effect_with else ""
         notes.append(f"no effect{only}: {declared.no_effect}")
     help = f"{declared.help.rstrip('.')} ({'; '.join(notes)})".replace("%", "%%")
     metavar = "|".join([*words, *(kind.__name__.upper() for kind in kinds if kind is not str or not words)])

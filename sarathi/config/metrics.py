@@ -43,7 +43,7 @@ class MetricsConfig(Config):
         False,
         "Write each request's output tokens and text, a line a request in outputs.jsonl.",
         no_effect="simulated rounds make no tokens",
-        no_effect_with="SIMULATED",
+        no_effect_with=("SIMULATED",),
     )
     keep_individual_batch_metrics: bool = setting(
         False, "Upstream's switch for single rounds.", no_effect="rounds.csv always holds every round"

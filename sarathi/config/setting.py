@@ -40,7 +40,7 @@ class Setting:
     below: float | None = None
     is_input_file: bool = False  # must exist when the command line selects it
     no_effect: str = ""  # why it does nothing though it is accepted; said where it differs from its default
-    no_effect_with: str = ""  # the type of executor for which alone that holds; empty: for every one
+    no_effect_with: tuple[str, ...] = ()  # the types of executor for which alone that holds; empty: for every one
     needs: str = ""  # the setting beside it without whose value it does nothing
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from sarathi.config.metrics import MetricsConfig, SloConfig
 from sarathi.config.schedulers import SCHEDULER_CONFIGS, BaseSchedulerConfig, CustomSchedulerConfig
@@ -25,9 +25,9 @@ DEVICE_NAMES: tuple[str, ...] = get_args(Device)
 ENGINE_PROFILE_NAMES: tuple[str, ...] = get_args(EngineProfile)
 MAX_GPU_BLOCKS = 10**7  # the pool is a list of them
 # Of settings that matter only where a model is loaded.
-_OF_A_MODEL = {"no_effect": "the simulated device loads no model", "no_effect_with": "SIMULATED"}
+_OF_A_MODEL = {"no_effect": "the simulated device loads no model", "no_effect_with": ("SIMULATED",)}
 _PAIRS = '[["10.0.0.1", 0]]'
-NO_WORKERS_ELSEWHERE = "it places the workers of RAY, which is not available yet"
+PLACES_OF_RAY = {"no_effect": "it places the workers of RAY", "no_effect_with": ("SIMULATED", "LOCAL")}
 _NO_HUB = "models are read from files here, never from a hub"
 
 
@@ -99,7 +99,7 @@ class ReplicaConfig(Config):
     replica_id: int = setting(0, "Number of the replica: a column of its tables.", at_least=0)
     output_dir: str | None = setting(None, "Folder for the engine's metrics; null writes none.")
     resource_mapping: list | None = setting(
-        None, "Node and device of each worker, JSON, as in " + _PAIRS + ".", no_effect=NO_WORKERS_ELSEWHERE
+        None, "Node and device of each worker, JSON, as in " + _PAIRS + ".", **PLACES_OF_RAY
     )
 
     def check(self) -> None:
@@ -133,11 +133,42 @@ class LocalExecutorConfig(ExecutorConfig):
     num_threads: int | None = setting(
         None, "Threads of a CPU; null leaves the number to torch.", unit="threads", at_least=1, at_most=1024
     )
+    overlap: bool = setting(False, "Make the next round while one runs, before its tokens are known.")
+
+
+@dataclass(frozen=True)
+class RayExecutorConfig(ExecutorConfig):
+    """A real model on workers of Ray, a process for each part that the parallel_config cuts it into."""
+
+    device: Literal["auto", "cpu", "cuda"] = setting(
+        "auto", "Where the model runs; auto is CUDA where the Ray cluster has GPUs."
+    )
+    num_threads: int | None = setting(
+        None,
+        "Threads of a worker on a CPU; null shares its node's cores among the workers there.",
+        unit="threads",
+        at_least=1,
+        at_most=1024,
+    )
+    address: str | None = setting(
+        None,
+        "Ray cluster to join, auto for one that runs on this machine; null joins what RAY_ADDRESS names, and where it "
+        "names none starts Ray here, for as long as the process lives.",
+    )
+    timeout: float = setting(
+        300.0, "After it a worker that has not done its round, or not loaded, is lost.", unit="seconds", above=0
+    )
+    overlap: bool = setting(False, "Make the next round while one runs, before its tokens are known.")
+
+    def check(self) -> None:
+        if self.address is not None and self.address.startswith("ray://"):
+            self.reject("address", "null, auto or the host:port of a cluster that this machine is a node of")
 
 
 EXECUTOR_CONFIGS: dict[str, type[ExecutorConfig]] = {
     "SIMULATED": SimulatedExecutorConfig,
     "LOCAL": LocalExecutorConfig,
+    "RAY": RayExecutorConfig,
 }
 
 
@@ -152,11 +183,17 @@ def _executor_choice(default: str) -> Any:
         EXECUTOR_CONFIGS,
         default,
         "executor_config",
-        "What runs the rounds: a simulated device, or a model in this process; AUTO takes the latter where there is "
-        "a CUDA device.",
+        "What runs the rounds: a simulated device, a model in this process, or one on several workers of Ray; AUTO is "
+        "LOCAL where there is a CUDA device, else SIMULATED.",
         aliases={"AUTO": _automatic_executor},
-        not_available=("RAY",),
     )
+
+
+class WorkerPlaces(NamedTuple):
+    """Where the workers of RAY are to run: a pair of node and device for each, or None; and the flag that says so."""
+
+    flag: str
+    mapping: list | None
 
 
 @dataclass(frozen=True)
@@ -177,6 +214,10 @@ class EndpointConfig(Config):
     metrics_config: MetricsConfig = component(MetricsConfig)
     slo_config: SloConfig = component(SloConfig)
 
+    @property
+    def worker_places(self) -> WorkerPlaces:
+        return WorkerPlaces("replica_config_resource_mapping", None)
+
 
 @dataclass(frozen=True)
 class SystemConfig(EndpointConfig):
@@ -184,3 +225,7 @@ class SystemConfig(EndpointConfig):
 
     executor_config: ExecutorConfig = _executor_choice("LOCAL")
     replica_config: ReplicaConfig = component(ReplicaConfig)
+
+    @property
+    def worker_places(self) -> WorkerPlaces:
+        return WorkerPlaces("replica_config_resource_mapping", self.replica_config.resource_mapping)

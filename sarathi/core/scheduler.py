@@ -42,6 +42,7 @@ class BaseScheduler:
         self.blocks = blocks
         self.max_model_len = min(max_model_len, blocks.num_token_slots)
         self.max_num_seqs: int = config.max_num_seqs
+        self.overlap = False  # whether rounds are made one ahead of the results: see take_decodes
         self.token_budget = self.make_token_budget()
         self.order = self.make_order()
         self.sizer = self.make_sizer()
@@ -49,7 +50,7 @@ class BaseScheduler:
         self.requests: dict[str, Request] = {}  # every unfinished request, and those in flight
         self.waiting = RequestHeap()
         self.partial = RequestHeap()  # admitted prompts with tokens left to schedule
-        self.decodes: list[Request] = []  # ready: the newest token is known and not in flight
+        self.decodes: list[Request] = []  # ready: the newest token is known, or with overlap is being computed
         self.num_running = 0  # admitted and unfinished, in flight or not
         self.num_inflight_rounds = 0
         self._num_added = 0
@@ -141,22 +142,23 @@ class BaseScheduler:
             (self.waiting if request.status is RequestStatus.WAITING else self.partial).remove(request)
         elif request.num_inflight_steps == 0:
             self.decodes.remove(request)
+        self._finish(request, status, now)
+        return request
+
+    def _finish(self, request: Request, status: RequestStatus, now: float) -> bool:
+        """End a request; False if rounds in flight still use its blocks: the last of them lets it go."""
+        if request.finish_time is None:
+            request.finish_time = now
         if request.num_inflight_steps:
             self._num_ended_in_flight += 1
             request.status = status
-            request.finish_time = now
-        else:
-            self._finish(request, status, now)
-        return request
-
-    def _finish(self, request: Request, status: RequestStatus, now: float) -> None:
+            return False
         if request.status is not RequestStatus.WAITING:
             self.num_running -= 1
             self.blocks.free(request)
         request.status = status
-        if request.finish_time is None:
-            request.finish_time = now
         del self.requests[request.request_id]
+        return True
 
     def _preempt(self, request: Request, now: float) -> None:
         """Back to the queue with nothing computed; the arrival time and the generated tokens stay."""
@@ -192,6 +194,7 @@ class BaseScheduler:
         """
         requests = {r for output in outputs for r in (*output.decodes, *(request for request, _ in output.prefills))}
         self.num_inflight_rounds -= len(outputs)
+        self.decodes = [request for request in self.decodes if request not in requests]
         for request in sorted(requests, key=_latest):
             request.num_inflight_steps = 0
             if request.status.is_finished:
@@ -216,6 +219,9 @@ class BaseScheduler:
             return None
         self._num_rounds += 1
         self.num_inflight_rounds += 1
+        if self.overlap:
+            self.decodes += plan.decodes
+            self.decodes += [r for r, _ in plan.prefills if not r.num_remaining_tokens and r.max_output_tokens]
         preempted_ids, self._preempted_ids = self._preempted_ids, []
         return SchedulerOutput(
             step_id=self._num_rounds - 1,
@@ -250,11 +256,20 @@ class BaseScheduler:
         return plan
 
     def take_decodes(self, plan: BatchPlan) -> None:
-        """One token for each ready decode; room is made first, so that none taken is preempted later."""
-        ready = self.decodes
+        """One token for each ready decode; room is made first, so that none taken is preempted later.
+
+        With overlap a decode is ready while the round in flight still computes its newest token: whether a stop token
+        ended it is known one round too late, whether its length did is known now.
+        """
+        ready, self.decodes = self.decodes, []
+        if self.overlap:
+            ready = [
+                r
+                for r in ready
+                if r.finish_time is None and len(r.output_token_ids) + r.num_inflight_steps < r.max_output_tokens
+            ]
         if not ready:
             return
-        self.decodes = []
         block_size = self.blocks.block_size
         edge = [request for request in ready if not request.num_computed_tokens % block_size]
         if edge:
@@ -266,7 +281,7 @@ class BaseScheduler:
         for request in ready:
             context = request.num_computed_tokens + 1
             request.num_computed_tokens = context
-            request.num_inflight_steps = 1
+            request.num_inflight_steps += 1
             total += context
             if context > longest:
                 longest = context
@@ -277,17 +292,22 @@ class BaseScheduler:
     ) -> tuple[list[Request], list[Request]]:
         """Preempt the latest arrivals until each of `edge` can have a block; returns what is left of both.
 
-        A request with a step in flight is never preempted. Nothing is admitted in such a round: the room was
-        made for decodes.
+        A request with a step in flight is never preempted: if it needs room that nobody can give, it sits this round
+        out. Nothing is admitted in such a round: the room was made for decodes.
         """
         plan.admitting = False
-        preemptable = sorted([*ready, *(r for r in self.partial if not r.num_inflight_steps)], key=_latest)
+        preemptable = sorted((r for r in (*ready, *self.partial) if not r.num_inflight_steps), key=_latest)
         in_decodes, at_edge = set(ready), set(edge)
         while len(at_edge) > self.blocks.num_free and preemptable:
             victim = preemptable.pop()
             in_decodes.discard(victim)
             at_edge.discard(victim)
             self._preempt(victim, plan.now)
+        if len(at_edge) > self.blocks.num_free:
+            late = sorted(at_edge, key=_latest)[self.blocks.num_free :]
+            self.decodes += late
+            in_decodes.difference_update(late)
+            at_edge.difference_update(late)
         ready = [request for request in ready if request in in_decodes]
         return ready, [request for request in edge if request in at_edge]
 
@@ -395,7 +415,7 @@ class BaseScheduler:
             decodes, token_ids = self._drop_ended(output, token_ids, finished, now)
         ended: list[Request] = []
         for request, token_id in zip(decodes, token_ids, strict=False):
-            request.num_inflight_steps = 0
+            request.num_inflight_steps -= 1
             request.execution_time += execution_time
             request.token_times.append(now)
             tokens = request.output_token_ids
@@ -404,10 +424,13 @@ class BaseScheduler:
                 ended.append(request)
         for request in ended:
             self._ends(request, finished, now)
-        self.decodes.extend([r for r in decodes if r.finish_time is None] if ended else decodes)
+        if not self.overlap:
+            self.decodes.extend([r for r in decodes if r.finish_time is None] if ended else decodes)
         first_prefill = len(decodes)
         for index, (request, _) in enumerate(output.prefills):
             self._commit_chunk(request, token_ids[first_prefill + index], execution_time, now, finished)
+        if self.overlap and finished:
+            self.decodes = [request for request in self.decodes if request.finish_time is None]
         self.order.observe(output, execution_time)
         self.sizer.observe(output, execution_time)
         self.gate.observe(output, execution_time)
@@ -421,7 +444,7 @@ class BaseScheduler:
             self._release_ended(request, finished, now)
             return
         request.execution_time += execution_time
-        if request.num_remaining_tokens or request.num_inflight_steps:
+        if request.num_remaining_tokens + request.num_inflight_steps > 0:  # with overlap -1 + 1: its first decode
             return
         # The last chunk: chunks of one request return in order, so its prompt is complete.
         if request.prefill_end_time is None:
@@ -429,19 +452,20 @@ class BaseScheduler:
         if request.max_output_tokens:
             request.output_token_ids.append(token_id)
             request.token_times.append(now)
-        if not self._ends(request, finished, now):
+        if not self._ends(request, finished, now) and not self.overlap:
             self.decodes.append(request)
 
     def _ends(self, request: Request, finished: list[Request], now: float) -> bool:
         """Finish the request if its newest token ends it."""
         tokens = request.output_token_ids
         if tokens and tokens[-1] in request.eos_token_ids:
-            self._finish(request, RequestStatus.FINISHED_STOPPED, now)
+            status = RequestStatus.FINISHED_STOPPED
         elif len(tokens) >= request.max_output_tokens:
-            self._finish(request, RequestStatus.FINISHED_LENGTH, now)
+            status = RequestStatus.FINISHED_LENGTH
         else:
             return False
-        finished.append(request)
+        if self._finish(request, status, now):
+            finished.append(request)
         return True
 
     def _drop_ended(
@@ -451,7 +475,7 @@ class BaseScheduler:
         kept = [i for i, request in enumerate(output.decodes) if not request.status.is_finished]
         for request in output.decodes:
             if request.status.is_finished:
-                request.num_inflight_steps = 0
+                request.num_inflight_steps -= 1
                 self._release_ended(request, finished, now)
         prefill_tokens = token_ids[len(output.decodes) :]
         return [output.decodes[i] for i in kept], [token_ids[i] for i in kept] + prefill_tokens

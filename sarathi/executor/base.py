@@ -8,7 +8,8 @@ from sarathi.core.plan import SchedulerOutput, StepResult
 
 
 class Executor(Protocol):
-    max_inflight_steps: int  # pipeline stages: rounds that may be in flight at once
+    max_inflight_steps: int  # rounds that may be in flight at once: pipeline stages, and with overlap one more
+    overlap: bool  # whether rounds are made one ahead of the results: see BaseScheduler.overlap
 
     def submit(self, output: SchedulerOutput) -> None:
         """Start a round. At most `max_inflight_steps` are in flight."""

@@ -47,6 +47,7 @@ class SimulatedExecutor:
         token_id: int = 0,
     ) -> None:
         self.max_inflight_steps = num_stages
+        self.overlap = False
         self._latency = latency
         self._stage_times = latency.stage_times
         self._operator_times: OperatorTimes | None = None

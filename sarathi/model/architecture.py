@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from sarathi.errors import FieldError, shown
+from sarathi.worker.parallel import Parallel
 
 FAMILIES = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
 ROPE_TYPES = ("default", "linear", "llama3")
@@ -36,7 +37,15 @@ class Rope:
     original_max_position: int = 8192
 
     def inverse_frequencies(self, head_dim: int) -> Tensor:
-        """(head_dim / 2,) float32: theta^(-2i/d), scaled linearly or by Llama 3.1's rule."""
+        """(head_dim / 2,) float32: theta^(-2i/d), scaled linearly or by Llama 3.1's rule.
+
+        Computed on the CPU and then moved: the same for every device, and for "meta" without what torch loads for that.
+        """
+        device = torch.get_default_device()
+        with torch.device("cpu"):
+            return self._inverse_frequencies(head_dim).to(device)
+
+    def _inverse_frequencies(self, head_dim: int) -> Tensor:
         exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
         frequencies = 1.0 / self.theta**exponents
         if self.scaling_type == "linear":
@@ -79,6 +88,27 @@ class Architecture:
     num_experts: int = 0
     experts_per_token: int = 0
     normalize_expert_weights: bool = False
+    kv_replicas: int = 1  # of a shard: ranks of its tensor group that hold the same KV heads
+
+    def shard(self, parallel: Parallel) -> Architecture:
+        """What one rank has: its stage's layers, its heads, its share of the MLP's or of each expert's width.
+
+        Where there are fewer KV heads than ranks, several have the same one. The vocabulary stays whole.
+        """
+        size, layers = parallel.tensor_size, parallel.layers(self.num_layers)
+        num_kv_heads = max(1, self.num_kv_heads // size)
+        kv_replicas = max(1, size // self.num_kv_heads)
+        assert self.num_heads % size == 0 and self.intermediate_size % size == 0, f"{size} ranks"
+        assert num_kv_heads * size == kv_replicas * self.num_kv_heads, f"{size} ranks, {self.num_kv_heads} KV heads"
+        return replace(
+            self,
+            num_layers=len(layers),
+            num_heads=self.num_heads // size,
+            num_kv_heads=num_kv_heads,
+            intermediate_size=self.intermediate_size // size,
+            windows=self.windows[layers.start : layers.stop],
+            kv_replicas=kv_replicas,
+        )
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], where: str) -> Architecture:

@@ -10,7 +10,7 @@ import json
 import os
 import pickle
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,12 +30,14 @@ class Checkpoint(Protocol):
     path: str  # for messages
     config: dict[str, Any]  # as config.json has it
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Each weight once, by its Hugging Face name, loaded as it is asked for."""
+    def tensors(self, skip: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
+        """Each weight once, by its Hugging Face name, loaded as it is asked for; not those of `skip`."""
         ...
 
 
-def open_checkpoint(model: str, load_format: str = "auto", seed: int = 0) -> Checkpoint:
+def open_checkpoint(
+    model: str, load_format: str = "auto", seed: int = 0, device: torch.device | str = "cpu"
+) -> Checkpoint:
     """The checkpoint that a model's name or path means.
 
     Args:
@@ -44,6 +46,7 @@ def open_checkpoint(model: str, load_format: str = "auto", seed: int = 0) -> Che
         load_format: "auto", in a folder safetensors before PyTorch's own; "safetensors", "pt" or "gguf" to insist on
             one; "dummy" for random weights.
         seed: of the random weights.
+        device: where random weights are drawn, which are others on each kind; a GPU draws billions in a second.
 
     Raises FieldError of `model` in one line for what is not there or cannot be read.
     """
@@ -60,7 +63,7 @@ def open_checkpoint(model: str, load_format: str = "auto", seed: int = 0) -> Che
     else:
         checkpoint = FolderCheckpoint(path)
     if load_format == "dummy":
-        return DummyCheckpoint(checkpoint, seed)
+        return DummyCheckpoint(checkpoint, seed, device)
     kinds = ("gguf",) if path.suffix == ".gguf" else tuple(FOLDER_FILES)
     if load_format not in ("auto", *kinds):
         raise FieldError("load_format", f"{load_format!r} is not what {path} holds; auto or {' or '.join(kinds)}")
@@ -141,17 +144,18 @@ class FolderCheckpoint:
         has = f" (it has {others[0]})" if others else ""
         raise FieldError("model", f"{self.path} has no {' or '.join(FOLDER_FILES[kind] for kind in kinds)}{has}")
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self, skip: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
         from safetensors import SafetensorError, safe_open
 
         for file in self._files:
             if file.suffix != ".safetensors":
-                yield from _pickled_tensors(file)
+                yield from ((name, tensor) for name, tensor in _pickled_tensors(file) if name not in skip)
                 continue
             try:
                 with safe_open(file, framework="pt") as tensors:
                     for name in tensors.keys():  # noqa: SIM118  # no mapping
-                        yield name, tensors.get_tensor(name)
+                        if name not in skip:
+                            yield name, tensors.get_tensor(name)
             except (SafetensorError, OSError) as error:
                 raise FieldError("model", f"{file} cannot be read ({error})") from error
 
@@ -170,25 +174,25 @@ def _pickled_tensors(file: Path) -> Iterator[tuple[str, Tensor]]:
 class DummyCheckpoint:
     """Random weights for another checkpoint's config: each tensor seeded by the seed and its own name."""
 
-    def __init__(self, origin: Checkpoint, seed: int) -> None:
+    def __init__(self, origin: Checkpoint, seed: int, device: torch.device | str = "cpu") -> None:
         self.path = origin.path
         self.config = origin.config
         self._seed = seed
+        self._device = device
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self, skip: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
         from sarathi.model.architecture import Architecture
-        from sarathi.model.transformer import DecoderModel
+        from sarathi.model.transformer import tensor_shapes
 
-        architecture = Architecture.from_config(self.config, self.path)
-        with torch.device("meta"):
-            targets = DecoderModel(architecture, torch.float32).targets()
-        for name, target in targets.items():
-            if target.dim() == 1 and name.endswith("norm.weight"):
-                yield name, torch.ones(target.shape)
+        for name, shape in tensor_shapes(Architecture.from_config(self.config, self.path)).items():
+            if name in skip:
+                continue
+            if len(shape) == 1 and name.endswith("norm.weight"):
+                yield name, torch.ones(shape)
                 continue
             own_seed = zlib.crc32(f"{self._seed} {name}".encode())  # torch's generator takes no more than 32 bits
-            generator = torch.Generator().manual_seed(own_seed)
-            yield name, torch.empty(target.shape).normal_(0.0, DUMMY_STD, generator=generator)
+            generator = torch.Generator(self._device).manual_seed(own_seed)
+            yield name, torch.empty(shape, device=self._device).normal_(0.0, DUMMY_STD, generator=generator)
 
 
 def read_json(path: Path) -> dict[str, Any]:

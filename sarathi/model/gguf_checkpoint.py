@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +51,13 @@ class GgufCheckpoint:
         self._file = GgufFile(path)
         self.config = _config(self._file)
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self, skip: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
         for gguf_name in self._file.tensors:
             if gguf_name == _ROPE_FACTORS:
                 continue
             for name, index in self._names(gguf_name):
+                if name in skip:
+                    continue
                 tensor = self._file.tensor(gguf_name, index)
                 if num_heads := self._num_interleaved_heads(gguf_name):
                     if tensor.shape[0] % (2 * num_heads):

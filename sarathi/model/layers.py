@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sarathi.model.architecture import Architecture, Rope
+from sarathi.worker.parallel import SINGLE, Parallel
 
 
 class Linear(nn.Module):
@@ -41,6 +42,49 @@ class Linear(nn.Module):
         if residual is None:
             return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
         return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._packed, self.bias, "add")
+
+
+class RowParallelLinear(Linear):
+    """A Linear of which each rank of a tensor group has the columns for its part of x; their products are summed.
+
+    Bias and residual count once: on tensor rank 0.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool, dtype: torch.dtype, parallel: Parallel = SINGLE
+    ) -> None:
+        super().__init__(in_features, out_features, bias and parallel.tensor_rank == 0, dtype)
+        self._parallel = parallel
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """(T, in_features) to (T, out_features), the same on every rank, as `residual` must be."""
+        y = super().forward(x, residual if self._parallel.tensor_rank == 0 else None)
+        return self._parallel.all_reduce(y)
+
+
+class VocabularyEmbedding(nn.Module):
+    """A row for each token id. `weight` is (len(rows), hidden_size), of this rank's `vocabulary_rows`."""
+
+    def __init__(self, vocab_size: int, hidden_size: int, dtype: torch.dtype, parallel: Parallel = SINGLE) -> None:
+        super().__init__()
+        self._rows = vocabulary_rows(vocab_size, parallel)
+        self._parallel = parallel
+        self.weight = torch.empty(len(self._rows), hidden_size, dtype=dtype)
+
+    def forward(self, token_ids: Tensor) -> Tensor:
+        """(T,) to (T, hidden_size), the same on every rank."""
+        if self._parallel.tensor_size == 1:
+            return functional.embedding(token_ids, self.weight)
+        places = token_ids - self._rows.start
+        elsewhere = (places < 0) | (places >= len(self._rows))
+        x = functional.embedding(places.masked_fill_(elsewhere, 0), self.weight)
+        return self._parallel.all_reduce(x.masked_fill_(elsewhere[:, None], 0))
+
+
+def vocabulary_rows(vocab_size: int, parallel: Parallel) -> range:
+    """A rank's rows of embedding and LM head: as many on each, so the last may go beyond the vocabulary unread."""
+    size = -(-vocab_size // parallel.tensor_size)
+    return range(parallel.tensor_rank * size, (parallel.tensor_rank + 1) * size)
 
 
 class GatedLinear(nn.Module):
@@ -127,12 +171,14 @@ class RotaryEmbedding(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """down(silu(gate(x)) * up(x))."""
+    """down(silu(gate(x)) * up(x)). `intermediate_size` is this rank's share of the width."""
 
-    def __init__(self, hidden_size: int, intermediate_size: int, bias: bool, dtype: torch.dtype) -> None:
+    def __init__(
+        self, hidden_size: int, intermediate_size: int, bias: bool, dtype: torch.dtype, parallel: Parallel = SINGLE
+    ) -> None:
         super().__init__()
         self.gate_up = GatedLinear(hidden_size, intermediate_size, bias, dtype)
-        self.down = Linear(intermediate_size, hidden_size, bias, dtype)
+        self.down = RowParallelLinear(intermediate_size, hidden_size, bias, dtype, parallel)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """(T, hidden_size) to the same, added to `residual`."""
@@ -140,17 +186,21 @@ class GatedMLP(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """Each token goes through its `experts_per_token` likeliest experts, weighted by the router's softmax."""
+    """Each token goes through its `experts_per_token` likeliest experts, weighted by the router's softmax.
 
-    def __init__(self, architecture: Architecture, dtype: torch.dtype) -> None:
+    Ranks of a tensor group have a share of every expert, and sum what all experts give at once.
+    """
+
+    def __init__(self, shard: Architecture, dtype: torch.dtype, parallel: Parallel = SINGLE) -> None:
         super().__init__()
-        a = architecture
+        a = shard
         self.router = Linear(a.hidden_size, a.num_experts, False, dtype)
         self.experts = nn.ModuleList(
             GatedMLP(a.hidden_size, a.intermediate_size, False, dtype) for _ in range(a.num_experts)
         )
         self._per_token = a.experts_per_token
         self._normalize = a.normalize_expert_weights
+        self._parallel = parallel
 
     def forward(self, x: Tensor, residual: Tensor) -> Tensor:
         """(T, hidden_size) to the same, added to `residual`."""
@@ -162,4 +212,6 @@ class MixtureOfExperts(nn.Module):
         for index in chosen.unique().tolist():
             rows, places = (chosen == index).nonzero(as_tuple=True)
             output.index_add_(0, rows, self.experts[index](x[rows]).mul_(weights[rows, places, None]))
-        return output.add_(residual)
+        if self._parallel.tensor_rank == 0:
+            output.add_(residual)
+        return self._parallel.all_reduce(output)

@@ -1,21 +1,33 @@
 """The decoder: from token ids and positions of a flat batch to logits, and the filling of its weights.
 
-Knows no requests and no blocks; which tokens belong together only the attention backend knows.
+A model may be one rank's share, which knows which part of the whole it is. Knows no requests and no blocks; which
+tokens belong together only the attention backend knows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from sarathi.attention.base import AttentionBackend
 from sarathi.errors import FieldError
 from sarathi.model.architecture import Architecture
-from sarathi.model.layers import GatedLinear, GatedMLP, Linear, MixtureOfExperts, RMSNorm, RotaryEmbedding
+from sarathi.model.layers import (
+    GatedLinear,
+    GatedMLP,
+    Linear,
+    MixtureOfExperts,
+    RMSNorm,
+    RotaryEmbedding,
+    RowParallelLinear,
+    VocabularyEmbedding,
+    vocabulary_rows,
+)
+from sarathi.model.weights import Target, columns_of, rows_of, share_of
+from sarathi.worker.parallel import SINGLE, Parallel
 
 if TYPE_CHECKING:
     from sarathi.model.checkpoint import Checkpoint
@@ -26,14 +38,15 @@ _DERIVED = "rotary_emb.inv_freq"  # computed from the config; files of 2023 carr
 
 
 class Attention(nn.Module):
-    """Projections, QK norm and rotary embedding around a backend's attention."""
+    """Projections, QK norm and rotary embedding around a backend's attention, of the heads of a shard."""
 
-    def __init__(self, architecture: Architecture, layer: int, dtype: torch.dtype) -> None:
+    def __init__(self, shard: Architecture, layer: int, dtype: torch.dtype, parallel: Parallel) -> None:
         super().__init__()
-        a = self._a = architecture
+        a = self._a = shard
+        self._tensor_rank = parallel.tensor_rank
         num_heads = a.num_heads + 2 * a.num_kv_heads
         self.qkv = Linear(a.hidden_size, num_heads * a.head_dim, a.qkv_bias, dtype)
-        self.output = Linear(a.num_heads * a.head_dim, a.hidden_size, a.output_bias, dtype)
+        self.output = RowParallelLinear(a.num_heads * a.head_dim, a.hidden_size, a.output_bias, dtype, parallel)
         self.query_norm = RMSNorm(a.head_dim, a.rms_norm_eps, dtype) if a.qk_norm else None
         self.key_norm = RMSNorm(a.head_dim, a.rms_norm_eps, dtype) if a.qk_norm else None
         self._scale = a.head_dim**-0.5
@@ -59,31 +72,33 @@ class Attention(nn.Module):
         attended = attention.forward(query, key, heads[:, num_rotated:], kv_cache, self._scale, self._window)
         return self.output(attended.reshape(len(x), -1), residual)
 
-    def targets(self, prefix: str) -> dict[str, Tensor]:
-        a = self._a
-        query_size, key_size = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
-        parts = {f"{prefix}.q_proj": query_size, f"{prefix}.k_proj": key_size, f"{prefix}.v_proj": key_size}
-        targets = _targets(self.qkv, parts) | _targets(self.output, {f"{prefix}.o_proj": a.hidden_size})
+    def targets(self, prefix: str) -> dict[str, Target]:
+        a, rank = self._a, self._tensor_rank
+        query = share_of(a.num_heads * a.head_dim, rank)
+        key = share_of(a.num_kv_heads * a.head_dim, rank // a.kv_replicas)
+        targets = rows_of(self.qkv, {f"{prefix}.q_proj": query, f"{prefix}.k_proj": key, f"{prefix}.v_proj": key})
+        targets |= columns_of(self.output, f"{prefix}.o_proj", query.start)
         if self.query_norm is not None and self.key_norm is not None:
-            targets[f"{prefix}.q_norm.weight"] = self.query_norm.weight
-            targets[f"{prefix}.k_norm.weight"] = self.key_norm.weight
+            targets[f"{prefix}.q_norm.weight"] = Target(self.query_norm.weight)
+            targets[f"{prefix}.k_norm.weight"] = Target(self.key_norm.weight)
         return targets
 
 
 class DecoderLayer(nn.Module):
-    """Attention and MLP, each behind a norm and added to the residual stream."""
+    """Attention and MLP, each behind a norm and added to the residual stream. `layer` counts from 0 in each shard."""
 
-    def __init__(self, architecture: Architecture, layer: int, dtype: torch.dtype) -> None:
+    def __init__(self, shard: Architecture, layer: int, dtype: torch.dtype, parallel: Parallel) -> None:
         super().__init__()
-        a = self._a = architecture
+        a = self._a = shard
+        self._tensor_rank = parallel.tensor_rank
         self.attention_norm = RMSNorm(a.hidden_size, a.rms_norm_eps, dtype)
-        self.attention = Attention(a, layer, dtype)
+        self.attention = Attention(a, layer, dtype, parallel)
         self.mlp_norm = RMSNorm(a.hidden_size, a.rms_norm_eps, dtype)
         self.mlp: GatedMLP | MixtureOfExperts
         if a.num_experts:
-            self.mlp = MixtureOfExperts(a, dtype)
+            self.mlp = MixtureOfExperts(a, dtype, parallel)
         else:
-            self.mlp = GatedMLP(a.hidden_size, a.intermediate_size, a.mlp_bias, dtype)
+            self.mlp = GatedMLP(a.hidden_size, a.intermediate_size, a.mlp_bias, dtype, parallel)
 
     def forward(
         self, x: Tensor, rotation: tuple[Tensor, Tensor], kv_cache: Tensor, attention: AttentionBackend
@@ -91,107 +106,131 @@ class DecoderLayer(nn.Module):
         x = self.attention(self.attention_norm(x), rotation, kv_cache, attention, x)
         return self.mlp(self.mlp_norm(x), x)
 
-    def targets(self, prefix: str) -> dict[str, Tensor]:
-        a = self._a
+    def targets(self, prefix: str) -> dict[str, Target]:
+        a, rank = self._a, self._tensor_rank
         targets = {
-            f"{prefix}.input_layernorm.weight": self.attention_norm.weight,
-            f"{prefix}.post_attention_layernorm.weight": self.mlp_norm.weight,
+            f"{prefix}.input_layernorm.weight": Target(self.attention_norm.weight),
+            f"{prefix}.post_attention_layernorm.weight": Target(self.mlp_norm.weight),
             **self.attention.targets(f"{prefix}.self_attn"),
         }
+        width = share_of(a.intermediate_size, rank)
         if isinstance(self.mlp, GatedMLP):
-            return targets | _mlp_targets(self.mlp, f"{prefix}.mlp", _MLP_NAMES, a)
+            return targets | _mlp_targets(self.mlp, f"{prefix}.mlp", _MLP_NAMES, width)
         home, names = ("block_sparse_moe", _MIXTRAL_NAMES) if a.family == "mixtral" else ("mlp", _MLP_NAMES)
-        targets |= _targets(self.mlp.router, {f"{prefix}.{home}.gate": a.num_experts})
+        targets |= rows_of(self.mlp.router, {f"{prefix}.{home}.gate": range(a.num_experts)})
         for index, expert in enumerate(self.mlp.experts):
             assert isinstance(expert, GatedMLP)
-            targets |= _mlp_targets(expert, f"{prefix}.{home}.experts.{index}", names, a)
+            targets |= _mlp_targets(expert, f"{prefix}.{home}.experts.{index}", names, width)
         return targets
 
 
 class DecoderModel(nn.Module):
-    """Embedding, layers, norm and LM head. Weights are empty until `load_model` fills them."""
+    """Embedding, layers, norm and LM head, or one rank's share of them. Empty until `load_model` fills its weights.
 
-    def __init__(self, architecture: Architecture, dtype: torch.dtype) -> None:
+    Layers are those of the rank's stage; the first stage has the embedding, the last one norm and LM head.
+    """
+
+    def __init__(self, architecture: Architecture, dtype: torch.dtype, parallel: Parallel = SINGLE) -> None:
         super().__init__()
-        a = self.architecture = architecture
-        self.embedding = torch.empty(a.vocab_size, a.hidden_size, dtype=dtype)
+        self.architecture = architecture
+        self.parallel = parallel
+        a = self.shard = architecture.shard(parallel)
+        self.embedding: VocabularyEmbedding | None = None
+        self.norm: RMSNorm | None = None
+        self.head: Linear | None = None
+        if parallel.is_first_stage:
+            self.embedding = VocabularyEmbedding(a.vocab_size, a.hidden_size, dtype, parallel)
         self.rotary = RotaryEmbedding(a.rope, a.head_dim, dtype)
-        self.layers = nn.ModuleList(DecoderLayer(a, layer, dtype) for layer in range(a.num_layers))
-        self.norm = RMSNorm(a.hidden_size, a.rms_norm_eps, dtype)
-        self.head = Linear(a.hidden_size, a.vocab_size, False, dtype)
-        if a.tied_embeddings:
-            self.head.weight = self.embedding
+        self.layers = nn.ModuleList(DecoderLayer(a, layer, dtype, parallel) for layer in range(a.num_layers))
+        if parallel.is_last_stage:
+            self.norm = RMSNorm(a.hidden_size, a.rms_norm_eps, dtype)
+            self.head = Linear(a.hidden_size, len(vocabulary_rows(a.vocab_size, parallel)), False, dtype)
+            if a.tied_embeddings and self.embedding is not None:
+                self.head.weight = self.embedding.weight
 
     def forward(
         self,
-        token_ids: Tensor,
+        given: Tensor,
         positions: Tensor,
         kv_caches: Sequence[Tensor],
         attention: AttentionBackend,
         output_rows: Tensor,
-    ) -> Tensor:
-        """Logits of the rows that give a token. To be called in torch.inference_mode.
+    ) -> Tensor | None:
+        """Logits of the rows that give a token, or the stage's share of the way there. In torch.inference_mode.
 
         Args:
-            token_ids, positions: (T,) int64, the sequences of the batch one after the other.
-            kv_caches: pages of each layer, as the backend reads them.
+            given: token ids, (T,) int64, the sequences of the batch one after the other; on later stages
+                (T, hidden_size), what the stage before returned.
+            positions: (T,) int64.
+            kv_caches: pages of each of the shard's layers, as the backend reads them.
             attention: a backend that has begun this round.
             output_rows: (R,) int64 into T.
 
-        Returns (R, vocab_size) float32.
+        Returns (R, vocab_size) float32 from the last stage's tensor rank 0 and None from its other ranks;
+        (T, hidden_size) from the stages before.
         """
-        x = functional.embedding(token_ids, self.embedding)
+        x = given if self.embedding is None else self.embedding(given)
         rotation = self.rotary.at(positions)
         for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
             x = layer(x, rotation, kv_cache, attention)
-        return self.head(self.norm(x[output_rows])).float()
+        if self.norm is None or self.head is None:
+            return x
+        logits = self.parallel.gather_last_dim(self.head(self.norm(x[output_rows])))
+        return None if logits is None else logits[:, : self.shard.vocab_size].float()
 
-    def targets(self) -> dict[str, Tensor]:
+    def targets(self) -> dict[str, Target]:
         """Where each tensor of a checkpoint goes, by its Hugging Face name: a weight, or a part of a fused one."""
-        targets = {"model.embed_tokens.weight": self.embedding, "model.norm.weight": self.norm.weight}
-        if not self.architecture.tied_embeddings:
-            targets |= _targets(self.head, {"lm_head": self.architecture.vocab_size})
-        for index, layer in enumerate(self.layers):
+        targets: dict[str, Target] = {}
+        rows = vocabulary_rows(self.shard.vocab_size, self.parallel)
+        rows = range(self.shard.vocab_size)[rows.start : rows.stop]
+        if self.embedding is not None:
+            targets["model.embed_tokens.weight"] = Target(self.embedding.weight[: len(rows)], 0, rows.start)
+        if self.norm is not None and self.head is not None:
+            targets["model.norm.weight"] = Target(self.norm.weight)
+            assert self.head.weight is not None
+            name = "model.embed_tokens.weight" if self.shard.tied_embeddings else "lm_head.weight"
+            targets[name] = Target(self.head.weight[: len(rows)], 0, rows.start)
+        first = self.parallel.layers(self.architecture.num_layers).start
+        for index, layer in enumerate(self.layers, first):
             assert isinstance(layer, DecoderLayer)
             targets |= layer.targets(f"model.layers.{index}")
         return targets
 
 
-def _targets(linear: Linear | GatedLinear, num_rows: Mapping[str, int]) -> dict[str, Tensor]:
-    """A linear layer's weight and bias, cut into the named parts of so many rows each."""
-    targets: dict[str, Tensor] = {}
-    for kind in ("weight", "bias"):
-        whole: Tensor | None = getattr(linear, kind)
-        if whole is not None:
-            parts = whole.split(list(num_rows.values()))
-            targets |= {f"{name}.{kind}": part for name, part in zip(num_rows, parts, strict=True)}
-    return targets
-
-
-def _mlp_targets(
-    mlp: GatedMLP, prefix: str, names: tuple[str, str, str], architecture: Architecture
-) -> dict[str, Tensor]:
-    """`names` are those of gate, up and down."""
+def _mlp_targets(mlp: GatedMLP, prefix: str, names: tuple[str, str, str], width: range) -> dict[str, Target]:
+    """`names` are those of gate, up and down; `width` is what the rank has of the intermediate size."""
     gate, up, down = (f"{prefix}.{name}" for name in names)
-    width = architecture.intermediate_size
-    return _targets(mlp.gate_up, {gate: width, up: width}) | _targets(mlp.down, {down: architecture.hidden_size})
+    return rows_of(mlp.gate_up, {gate: width, up: width}) | columns_of(mlp.down, down, width.start)
+
+
+def tensor_shapes(architecture: Architecture) -> dict[str, torch.Size]:
+    """Every tensor of a checkpoint of the whole model, by its Hugging Face name."""
+    with torch.device("meta"):
+        targets = DecoderModel(architecture, torch.float32).targets()
+    return {name: target.weight.shape for name, target in targets.items()}
 
 
 @torch.inference_mode()
 def load_model(
-    checkpoint: Checkpoint, architecture: Architecture, dtype: torch.dtype, device: torch.device | str = "cpu"
+    checkpoint: Checkpoint,
+    architecture: Architecture,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    parallel: Parallel = SINGLE,
 ) -> DecoderModel:
-    """A model with the checkpoint's weights in `dtype`, filled tensor by tensor, linear layers packed.
+    """A model, or a rank's share of it, with the checkpoint's weights in `dtype`, filled tensor by tensor and packed.
 
-    Raises FieldError of `model` naming the tensor that is missing, surplus, of another shape or no number.
+    Raises FieldError of `model` naming the tensor that is missing, surplus, of another shape or no number; of several
+    ranks, each looks at what it has a part of.
     """
     with torch.device(device):
-        model = DecoderModel(architecture, dtype)
-    targets = model.targets()
-    for name, tensor in checkpoint.tensors():
+        model = DecoderModel(architecture, dtype, parallel)
+    shapes, targets = tensor_shapes(architecture), model.targets()
+    for name, tensor in checkpoint.tensors(skip=shapes.keys() - targets.keys()):
         target = targets.pop(name, None)
         if target is not None:
-            _fill(target, name, tensor, checkpoint.path)
+            _check(tensor, shapes[name], name, checkpoint.path)
+            target.weight.copy_(tensor.narrow(target.dim, target.start, target.weight.shape[target.dim]))
         elif not (name.endswith(_DERIVED) or (name == "lm_head.weight" and architecture.tied_embeddings)):
             raise FieldError("model", f"{checkpoint.path}: {name} has no place in the model that its config describes")
     if targets:
@@ -204,10 +243,9 @@ def load_model(
     return model
 
 
-def _fill(target: Tensor, name: str, tensor: Tensor, path: str) -> None:
-    if target.shape != tensor.shape:
-        shapes = f"has the shape {tuple(tensor.shape)}; the config asks for {tuple(target.shape)}"
+def _check(tensor: Tensor, shape: torch.Size, name: str, path: str) -> None:
+    if tensor.shape != shape:
+        shapes = f"has the shape {tuple(tensor.shape)}; the config asks for {tuple(shape)}"
         raise FieldError("model", f"{path}: {name} {shapes}")
     if not tensor.is_floating_point() or tensor.itemsize < 2:
         raise FieldError("model", f"{path}: {name} is {tensor.dtype}; only float32, bfloat16 and float16 can be read")
-    target.copy_(tensor)

@@ -62,20 +62,22 @@ class ModelShape:
         for name, size in (("tensor_parallel_size", tp), ("pipeline_parallel_size", pp)):
             if size < 1:
                 raise FieldError(name, f"{size} is not allowed; at least 1")
-        if self.num_heads % tp:
-            raise FieldError("tensor_parallel_size", f"{tp} does not divide the {self.num_heads} heads of {self.name}")
-        if self.num_kv_heads % tp and tp % self.num_kv_heads:
-            raise FieldError(
-                "tensor_parallel_size",
-                f"{tp} neither divides nor is a multiple of the {self.num_kv_heads} KV heads of {self.name}",
-            )
-        ffn = self.moe_intermediate_size if self.num_experts else self.intermediate_size
-        if ffn % tp:
-            raise FieldError("tensor_parallel_size", f"{tp} does not divide the MLP width {ffn} of {self.name}")
+        if refusal := self._refuse_tensor_parallel(tp):
+            sizes = [size for size in range(1, self.num_heads + 1) if not self._refuse_tensor_parallel(size)]
+            raise FieldError("tensor_parallel_size", f"{tp} {refusal} of {self.name}; {_one_of(sizes)}")
         if self.num_layers % pp:
-            raise FieldError(
-                "pipeline_parallel_size", f"{pp} does not divide the {self.num_layers} layers of {self.name}"
-            )
+            sizes = [size for size in range(1, self.num_layers + 1) if not self.num_layers % size]
+            what = f"{pp} does not divide the {self.num_layers} layers of {self.name}"
+            raise FieldError("pipeline_parallel_size", f"{what}; {_one_of(sizes)}")
+
+    def _refuse_tensor_parallel(self, size: int) -> str:
+        """Why so many ranks cannot share a layer; nothing if they can."""
+        if self.num_heads % size:
+            return f"does not divide the {self.num_heads} heads"
+        if self.num_kv_heads % size and size % self.num_kv_heads:
+            return f"neither divides nor is a multiple of the {self.num_kv_heads} KV heads"
+        ffn = self.moe_intermediate_size if self.num_experts else self.intermediate_size
+        return f"does not divide the MLP width {ffn}" if ffn % size else ""
 
     def kv_heads_per_rank(self, tensor_parallel_size: int = 1) -> int:
         """KV heads a rank holds; replicated where there are more ranks than KV heads."""
@@ -212,6 +214,10 @@ def shape_from_config(path: str | Path, config: Any) -> ModelShape:
         experts_per_token=integer("num_experts_per_tok", default=0),
         moe_intermediate_size=integer("moe_intermediate_size", default=intermediate_size) if num_experts else 0,
     )
+
+
+def _one_of(sizes: list[int]) -> str:
+    return f"one of {', '.join(map(str, sizes))}"
 
 
 def _name_of(path: Path) -> str:

@@ -65,12 +65,14 @@ def build_system(config: EndpointConfig, seed: int = 0, parts: LocalParts | None
     is_simulated = isinstance(config.executor_config, SimulatedExecutorConfig)
     device = simulated_device(config, seed) if is_simulated else local_device(config, parts)
     max_model_len, notes = _context(config, device)
+    scheduler = build_scheduler(config, device, max_model_len)
+    scheduler.overlap = device.executor.overlap
     return System(
         model=device.model,
         num_gpu_blocks=device.num_blocks,
         max_model_len=max_model_len,
         notes=[*notes, *device.notes],
-        scheduler=build_scheduler(config, device, max_model_len),
+        scheduler=scheduler,
         executor=device.executor,
         clock=device.clock,
         device=device.name,

@@ -1,4 +1,4 @@
-"""A real model in this process as the device; several systems may follow each other on one that is loaded once."""
+"""A real model as the device, in this process or on Ray; several systems may follow each other on one loaded once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sarathi.clock import WallClock
-from sarathi.config import EndpointConfig, LocalExecutorConfig
+from sarathi.config import EndpointConfig, RayExecutorConfig, SimulatedExecutorConfig
 from sarathi.errors import FlagError
 from sarathi.system.device import RoundDevice
 
@@ -26,6 +26,7 @@ def local_device(config: EndpointConfig, parts: LocalParts | None) -> RoundDevic
         if getattr(parts.config, name) != getattr(config, name):
             raise ValueError(f"parts: the model was loaded with another {name}: {getattr(parts.config, name)}")
     is_set = config.cache_config.num_gpu_blocks is not None
+    clock = WallClock()
     return RoundDevice(
         name=parts.device,
         simulated=False,
@@ -33,8 +34,8 @@ def local_device(config: EndpointConfig, parts: LocalParts | None) -> RoundDevic
         dtype_bytes=parts.dtype_bytes,
         num_blocks=parts.num_blocks,
         blocks_from="--cache_config_num_gpu_blocks" if is_set else f"memory of {parts.device}",
-        executor=parts.executor,
-        clock=WallClock(),
+        executor=parts.make_executor(clock),
+        clock=clock,
         tokenizer=parts.tokenizer,
         eos_token_ids=parts.eos_token_ids,
         notes=parts.notes,
@@ -48,7 +49,7 @@ def load_shared_parts(configs: Sequence[EndpointConfig]) -> LocalParts | None:
     them.
     """
     first = configs[0]
-    if not isinstance(first.executor_config, LocalExecutorConfig):
+    if isinstance(first.executor_config, SimulatedExecutorConfig):
         return None
     assert all(getattr(config, name) == getattr(first, name) for config in configs for name in SHARED)
     # A scheduler without a chunk_size runs whole prompts.
@@ -57,20 +58,36 @@ def load_shared_parts(configs: Sequence[EndpointConfig]) -> LocalParts | None:
 
 
 def _load(config: EndpointConfig, max_num_seqs: int) -> LocalParts:
-    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
-        if (size := getattr(config.parallel_config, name)) > 1:
-            allowed = "only 1 works with --executor_config_type LOCAL (RAY, for more, is not available yet)"
-            raise FlagError(f"parallel_config_{name}", f"{size} is not allowed; {allowed}")
     if (load_format := config.model_config.load_format) not in LOAD_FORMATS:
         raise FlagError("model_config_load_format", f"'{load_format}' cannot be read; one of {', '.join(LOAD_FORMATS)}")
+    _check_stages(config)
+    is_ray = isinstance(config.executor_config, RayExecutorConfig)
     try:
-        from sarathi.executor.local import build_local
+        if is_ray:
+            from sarathi.executor.ray import build_ray as build
+        else:
+            from sarathi.executor.local import build_local as build
 
-        return build_local(config, max_num_seqs)
+        return build(config, max_num_seqs)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("sarathi"):
             raise
+        name, extras = ("RAY", "engine,ray") if is_ray else ("LOCAL", "engine")
         raise FlagError(
             "executor_config_type",
-            f"LOCAL needs the package {error.name}; pip install 'sarathi-serve-fair[engine]', or take SIMULATED",
+            f"{name} needs the package {error.name}; pip install 'sarathi-serve-fair[{extras}]', or take SIMULATED",
         ) from error
+
+
+def _check_stages(config: EndpointConfig) -> None:
+    """Refuse a model cut into parts that the executor cannot run."""
+    parallel, executor = config.parallel_config, config.executor_config
+    if isinstance(executor, RayExecutorConfig):
+        if executor.overlap and parallel.pipeline_parallel_size > 1:
+            allowed = f"false with {parallel.pipeline_parallel_size} pipeline stages, whose rounds overlap anyway"
+            raise FlagError("ray_executor_config_overlap", f"true is not allowed; {allowed}")
+        return
+    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+        if (size := getattr(parallel, name)) > 1:
+            allowed = "only 1 works with --executor_config_type LOCAL; RAY runs more"
+            raise FlagError(f"parallel_config_{name}", f"{size} is not allowed; {allowed}")

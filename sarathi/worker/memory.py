@@ -1,10 +1,12 @@
-"""Memory of the machine a worker runs on: what is available, and what the worker reports after each round."""
+"""Memory of the machine or GPU a worker runs on: what is available, what a round takes, and what is reported of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import torch
 
 from sarathi.core.plan import MemoryStats
 
@@ -47,3 +49,45 @@ class HostMemory:
         used_mb = self._process.memory_info().rss / 1e6
         self._peak_mb = max(self._peak_mb, used_mb)
         return MemoryStats(used_mb, available_host_memory() / 1e6, self._allocated_mb, self._peak_mb)
+
+
+class CudaMemory:
+    """Memory statistics of this process on a GPU, in MB (10^6 bytes).
+
+    used: what torch has of the device beside KV and weights too; free: what the device has left for anybody;
+    allocated: what tensors hold; reserved: that and what torch keeps for tensors to come.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def stats(self) -> MemoryStats:
+        free, total = torch.cuda.mem_get_info(self._device)
+        allocated, reserved = torch.cuda.memory_allocated(self._device), torch.cuda.memory_reserved(self._device)
+        return MemoryStats((total - free) / 1e6, free / 1e6, allocated / 1e6, reserved / 1e6)
+
+
+def cuda_kv_room(
+    run_longest_round: Callable[[], object], available: int, utilization: float, graph_bytes: int, device: torch.device
+) -> int:
+    """Bytes of a GPU that KV blocks may take, by running the longest round once (the profile run of vLLM).
+
+    Args:
+        run_longest_round: does all that a round does, the sampler's part too, with pages of its own.
+        available: bytes that were free before this process loaded anything.
+        utilization: share of them that it may take in all.
+        graph_bytes: what CUDA graphs will take beside activations; they have activations of their own.
+
+    May be negative.
+    """
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    run_longest_round()
+    torch.cuda.synchronize(device)
+    activations = torch.cuda.max_memory_allocated(device) - before
+    torch.cuda.empty_cache()
+    taken = available - torch.cuda.mem_get_info(device)[0]  # weights, workspaces, libraries, the context
+    reserve = activations + (activations + graph_bytes if graph_bytes else 0)
+    return int(available * utilization) - taken - reserve

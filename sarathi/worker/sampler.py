@@ -50,13 +50,15 @@ class Sampler:
             return tokens.tolist(), None
         params = [row.params for row in rows]
         asking = [i for i, p in enumerate(params) if p.logprobs is not None]
+        drawn = [i for i, p in enumerate(params) if not p.is_greedy]
+        # Made on the host while a GPU still computes the logits, so before anything that waits for them.
+        noise = _noise([rows[i] for i in drawn], logits) if drawn else None
         raw = _take(logits, asking).log_softmax(-1) if asking else None  # before anything is changed
         self._penalize(logits, rows)
         best, tokens = logits.max(-1)
         _check(best)
-        drawn = [i for i, p in enumerate(params) if not p.is_greedy]
-        if drawn:
-            tokens[drawn] = _draw(_take(logits, drawn), best[drawn], [rows[i] for i in drawn])
+        if noise is not None:
+            tokens[drawn] = _draw(_take(logits, drawn), best[drawn], [rows[i] for i in drawn], noise)
         token_ids = tokens.tolist()
         if raw is None:
             return token_ids, None
@@ -103,7 +105,7 @@ class Sampler:
         return torch.from_numpy(places).to(logits.device), torch.from_numpy(each).to(logits.device)
 
 
-def _draw(logits: Tensor, best: Tensor, rows: Sequence[SamplingInput]) -> Tensor:
+def _draw(logits: Tensor, best: Tensor, rows: Sequence[SamplingInput], noise: Tensor) -> Tensor:
     """One token for each row of `logits`, which is changed and whose largest values are `best`."""
     params, vocab_size = [row.params for row in rows], logits.shape[-1]
     if any(p.temperature != 1 for p in params):
@@ -115,13 +117,14 @@ def _draw(logits: Tensor, best: Tensor, rows: Sequence[SamplingInput]) -> Tensor
         bound = best + _each([p.min_p for p in params], logits).log()  # p_i < min_p * p_max, as logits
     limited = [i for i, p in enumerate(params) if 0 < p.top_k < vocab_size]
     if limited:
-        top_k = torch.tensor([params[i].top_k for i in limited], device=logits.device)
-        likeliest = _take(logits, limited).topk(int(top_k.max()), -1).values
-        bound[limited] = torch.maximum(bound[limited], likeliest.gather(-1, top_k[:, None] - 1)[:, 0])
+        top_ks = [params[i].top_k for i in limited]
+        likeliest = _take(logits, limited).topk(max(top_ks), -1).values
+        last = torch.tensor(top_ks, device=logits.device)[:, None] - 1
+        bound[limited] = torch.maximum(bound[limited], likeliest.gather(-1, last)[:, 0])
     if limited or any(p.min_p for p in params):
         logits.masked_fill_(logits < bound[:, None], EXCLUDED)
     probabilities = logits.softmax(-1)
-    tokens = _pick(probabilities, rows)
+    tokens = _pick(probabilities, noise)
     _draw_again_outside_top_p(logits, probabilities, rows, tokens)
     return tokens
 
@@ -148,17 +151,16 @@ def _draw_again_outside_top_p(
         if left:
             attempt += 1
             logits, probabilities, top_p = logits[outside], likelier[outside], top_p[outside]
-            tokens[left] = _pick(probabilities, [rows[i] for i in left], attempt)
+            tokens[left] = _pick(probabilities, _noise([rows[i] for i in left], probabilities, attempt))
 
 
-def _pick(weights: Tensor, rows: Sequence[SamplingInput], attempt: int = 0) -> Tensor:
+def _pick(weights: Tensor, noise: Tensor) -> Tensor:
     """One token for each row of `weights`, (R, vocab_size), in proportion to them."""
     vocab_size = weights.shape[-1]
     num_whole = vocab_size // BLOCK
     blocks = weights[:, : num_whole * BLOCK].unflatten(-1, (num_whole, BLOCK)).sum(-1)
     if vocab_size % BLOCK:
         blocks = torch.cat((blocks, weights[:, num_whole * BLOCK :].sum(-1, keepdim=True)), -1)
-    noise = _noise(rows, attempt, blocks.shape[-1] + BLOCK).to(weights.device)
     block = (blocks.double().log() + noise[:, :-BLOCK]).argmax(-1, keepdim=True)
     ids = block * BLOCK + torch.arange(BLOCK, device=weights.device)
     inside = weights.gather(-1, ids.clamp(max=vocab_size - 1)).double().log() + noise[:, -BLOCK:]
@@ -166,17 +168,19 @@ def _pick(weights: Tensor, rows: Sequence[SamplingInput], attempt: int = 0) -> T
     return ids.gather(-1, best)[:, 0]
 
 
-def _noise(rows: Sequence[SamplingInput], attempt: int, width: int) -> Tensor:
-    """Standard Gumbel noise, (R, width) float64: -log(-log u), u uniform in (0, 1) with 52 bits.
+def _noise(rows: Sequence[SamplingInput], weights: Tensor, attempt: int = 0) -> Tensor:
+    """Standard Gumbel noise, float64: -log(-log u), u uniform in (0, 1) with 52 bits; a row for each of `rows`.
 
-    Philox counts in 256 bits: position and attempt stand above the low 64, which count the numbers of a draw.
+    A column for each block of the token ids of `weights`, then one for each token id in a block. The same on every
+    device. Philox counts in 256 bits: position and attempt stand above the low 64, which count the numbers of a draw.
     """
+    width = -(-weights.shape[-1] // BLOCK) + BLOCK
     bits = np.empty((len(rows), width), np.uint64)
     for out, row in zip(bits, rows, strict=True):
         counter = (row.position << 128) | (attempt << 64)
         out[:] = np.random.Philox(key=row.seed & _KEY_BITS, counter=counter).random_raw(width)
     uniform = ((bits >> np.uint64(12)) + 0.5) * 2.0**-52
-    return torch.from_numpy(-np.log(-np.log(uniform)))
+    return torch.from_numpy(-np.log(-np.log(uniform))).to(weights.device)
 
 
 def _logprobs(raw: Tensor, tokens: Tensor, params: Sequence[SamplingParams]) -> list[TokenLogprobs]:

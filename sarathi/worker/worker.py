@@ -1,6 +1,7 @@
-"""A worker: one device with a model's weights and its KV cache, which runs rounds and measures them.
+"""A worker: one device with its share of a model and of the KV cache, which runs rounds and measures them.
 
-It knows no requests and no scheduler, keeps nothing of a round, and can be held by another process.
+It knows no requests and no scheduler, and can be held by another process: what it keeps between rounds is what their
+messages brought.
 """
 
 from __future__ import annotations
@@ -13,16 +14,21 @@ import numpy as np
 import torch
 
 from sarathi.attention import make_backend
+from sarathi.attention.base import AttentionLayout
 from sarathi.call_timer import CallTimer
 from sarathi.errors import FieldError
 from sarathi.model.architecture import Architecture
 from sarathi.model.checkpoint import SMOLLM2, open_checkpoint
 from sarathi.model.transformer import load_model
+from sarathi.request import SamplingParams, TokenLogprobs
 from sarathi.simulation.models import ModelShape, shape_from_config
-from sarathi.worker.batch import Batch, WorkerOutput
+from sarathi.worker.batch import Batch, SamplingInput, WorkerOutput
 from sarathi.worker.device import choose_dtype, find_device
-from sarathi.worker.memory import GIB, HostMemory, available_host_memory
+from sarathi.worker.memory import GIB, CudaMemory, HostMemory, available_host_memory, cuda_kv_room
+from sarathi.worker.message import BatchBuilder, RoundMessage
 from sarathi.worker.operators import operator_timer
+from sarathi.worker.parallel import SINGLE, Parallel
+from sarathi.worker.runner import ModelRunner
 from sarathi.worker.sampler import Sampler
 
 
@@ -39,6 +45,9 @@ class Worker:
         attention_backend: "AUTO", "SDPA", "CPU_PAGED", "FLASHINFER" or "NO_OP".
         block_size: tokens in a KV block.
         gpu_memory_utilization: share of the available memory that weights, activations and KV cache may take.
+        parallel: which share of the model this is, and the way to the other ranks, which make the same calls.
+        num_workers_here: workers that share this machine's memory, if the model runs on its CPU.
+        overlap: whether messages may leave out tokens that only the round before has given.
 
     Raises FieldError for a model that cannot be loaded and one that does not fit, with both sizes. The field is the
     setting's name in its config.
@@ -56,33 +65,50 @@ class Worker:
         attention_backend: str = "AUTO",
         block_size: int = 16,
         gpu_memory_utilization: float = 0.8,
+        parallel: Parallel = SINGLE,
+        num_workers_here: int = 1,
+        overlap: bool = False,
     ) -> None:
         if num_threads is not None:
             torch.set_num_threads(num_threads)
         self.device = find_device(device)
         self.dtype = choose_dtype(dtype, self.device)
         self.block_size = block_size
+        self.parallel = parallel
+        self._shares_tokens = overlap and parallel.tensor_size > 1
         checkpoint = open_checkpoint(model, load_format, seed)
         self.architecture = Architecture.from_config(checkpoint.config, checkpoint.path)
         shape = shape_from_config(checkpoint.path, checkpoint.config)
         self.shape: ModelShape = replace(shape, name=model) if model == SMOLLM2 else shape
+        self.shape.check_parallel(*self._sizes)
         self.utilization = gpu_memory_utilization
-        self._available = self._available_memory()
-        self._weight_bytes = self.shape.weight_bytes(dtype_bytes=self.dtype.itemsize)
-        if self.architecture.tied_embeddings and self.device.type == "cpu":  # the packed LM head is a copy
-            self._weight_bytes += self.shape.embedding_params() * self.dtype.itemsize
+        self._available = self._available_memory(num_workers_here)
+        self._weight_bytes = self.shape.weight_bytes(*self._sizes, parallel.stage, self.dtype.itemsize)
+        is_whole = parallel.is_first_stage and parallel.is_last_stage
+        if self.architecture.tied_embeddings and is_whole and self.device.type == "cpu":  # the packed LM head is a copy
+            self._weight_bytes += self.shape.embedding_params(parallel.tensor_size) * self.dtype.itemsize
         if self._weight_bytes > self._available:
             raise FieldError(
                 "model",
                 f"{model} needs {self._weight_bytes / GIB:.1f} GiB for its weights in {self.dtype_name}; "
                 f"{self._available / GIB:.1f} GiB are available on {self.device}; take a smaller model or dtype",
             )
-        self._model = load_model(checkpoint, self.architecture, self.dtype, self.device)
-        self._attention = make_backend(attention_backend, self.device, self.dtype)
+        self._model = load_model(checkpoint, self.architecture, self.dtype, self.device, parallel)
+        self._attention = make_backend(attention_backend, self.device, self.dtype, self._layout())
         self._sampler = Sampler(self.architecture.vocab_size)
         self._kv_caches: list[torch.Tensor] = []
+        self._runner = self._make_runner()
+        self._builder = BatchBuilder()
         self._operators: CallTimer | None = None
-        self._memory = HostMemory(self._weight_bytes)
+        self._memory = self._memory_with(0)
+
+    def _make_runner(self) -> ModelRunner:
+        parts = self._model, self._attention, self._kv_caches, self.device
+        if self.device.type != "cuda":
+            return ModelRunner(*parts)
+        from sarathi.worker.cuda_runner import CudaRunner
+
+        return CudaRunner(*parts)
 
     @property
     def description(self) -> str:
@@ -97,32 +123,59 @@ class Worker:
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of one KV block over all layers."""
-        return self.block_size * self.shape.kv_bytes_per_token(dtype_bytes=self.dtype.itemsize)
+        """Bytes of one KV block over the rank's layers and heads."""
+        return self.block_size * self.shape.kv_bytes_per_token(*self._sizes, self.dtype.itemsize)
 
-    def allocate_kv_cache(self, num_blocks: int | None, *, max_num_seqs: int, max_num_tokens: int, max_len: int) -> int:
-        """Make the pool and return its number of blocks.
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        return self.parallel.tensor_size, self.parallel.num_stages
 
-        Args:
-            num_blocks: None takes what the share of memory holds, but never more than `max_num_seqs` requests of
-                `max_len` tokens can use.
-            max_num_tokens: longest round, which sizes the activations that memory is left for.
+    def _layout(self) -> AttentionLayout:
+        layers = self.parallel.layers(self.shape.num_layers)
+        return AttentionLayout(
+            num_heads=self.shape.num_heads // self.parallel.tensor_size,
+            num_kv_heads=self.shape.kv_heads_per_rank(self.parallel.tensor_size),
+            head_dim=self.shape.head_dim,
+            block_size=self.block_size,
+            windows=self.architecture.windows[layers.start : layers.stop],
+        )
 
-        Raises FieldError of num_gpu_blocks or gpu_memory_utilization where the pool does not fit.
+    def max_num_blocks(self, *, max_num_seqs: int, max_num_tokens: int, max_len: int) -> int:
+        """KV blocks that the share of memory holds, but no more than `max_num_seqs` requests of `max_len` tokens use.
+
+        `max_num_tokens` is the longest round's, which sizes the activations that memory is left for. Raises FieldError
+        of gpu_memory_utilization where not one fits.
         """
         activations = self._activation_bytes(max_num_tokens, max_num_seqs)
-        room = int(self._available * self.utilization) - self._weight_bytes - activations
-        if num_blocks is None:
-            most = max_num_seqs * -(-max_len // self.block_size)
-            num_blocks = min(room // self.block_bytes, most)
-            if num_blocks < 1:
-                raise FieldError(
-                    "gpu_memory_utilization",
-                    f"{self.utilization:g} of the {self._available / GIB:.2f} GiB available leaves no KV block: "
-                    f"weights take {self._weight_bytes / GIB:.2f} GiB, activations {activations / GIB:.2f} GiB and a "
-                    f"block {self.block_bytes / GIB:.4f} GiB; raise it, or take a smaller model, chunk_size or "
-                    "max_num_seqs",
-                )
+        if self.device.type == "cuda":
+            room = self._cuda_room(max_num_tokens, max_num_seqs)
+        else:
+            room = int(self._available * self.utilization) - self._weight_bytes - activations
+        num_blocks = min(room // self.block_bytes, max_num_seqs * -(-max_len // self.block_size))
+        if num_blocks < 1:
+            raise FieldError(
+                "gpu_memory_utilization",
+                f"{self.utilization:g} of the {self._available / GIB:.2f} GiB available leaves no KV block: "
+                f"weights take {self._weight_bytes / GIB:.2f} GiB, activations {activations / GIB:.2f} GiB and a "
+                f"block {self.block_bytes / GIB:.4f} GiB; raise it, or take a smaller model, chunk_size or "
+                "max_num_seqs",
+            )
+        return num_blocks
+
+    def _cuda_room(self, max_num_tokens: int, max_num_seqs: int) -> int:
+        """Bytes for KV blocks beside what the longest round is seen to take."""
+        sampling = SamplingInput(SamplingParams(top_p=0.9), seed=0, position=0)
+        batch = _dummy_round(max_num_seqs - 1, max_num_tokens - max_num_seqs + 1, self.block_size, sampling)
+        self._make_pages(1)
+        room = cuda_kv_room(
+            lambda: self.run(batch), self._available, self.utilization, self._runner.graph_bytes, self.device
+        )
+        self._kv_caches.clear()
+        return room
+
+    def allocate_kv_cache(self, num_blocks: int, *, max_num_seqs: int, max_num_tokens: int, max_len: int) -> None:
+        """Make the pool, for the same limits. Raises FieldError of num_gpu_blocks or model where it does not fit."""
+        activations = self._activation_bytes(max_num_tokens, max_num_seqs)
         size = num_blocks * self.block_bytes
         free = self._available - self._weight_bytes - activations
         if free < self.block_bytes:
@@ -139,33 +192,46 @@ class Worker:
                 f"GiB are left beside weights and activations; at most {max(0, free) // self.block_bytes}, or a "
                 "smaller block_size or dtype",
             )
-        shape = self.shape
-        pages = (num_blocks, 2, shape.num_kv_heads, self.block_size, shape.head_dim)
+        self._make_pages(num_blocks)
+        self._memory = self._memory_with(size)
+
+    def _make_pages(self, num_blocks: int) -> None:
+        layout = self._layout()
+        num_pages = num_blocks + self._runner.num_scratch_blocks
+        pages = (num_pages, 2, layout.num_kv_heads, self.block_size, layout.head_dim)
         self._kv_caches.clear()
-        self._kv_caches.extend(
-            torch.empty(pages, dtype=self.dtype, device=self.device) for _ in range(shape.num_layers)
-        )
-        self._memory = HostMemory(self._weight_bytes + size)
-        return num_blocks
+        self._kv_caches.extend(torch.empty(pages, dtype=self.dtype, device=self.device) for _ in layout.windows)
+
+    def _memory_with(self, kv_bytes: int) -> HostMemory | CudaMemory:
+        is_cuda = self.device.type == "cuda"
+        return CudaMemory(self.device) if is_cuda else HostMemory(self._weight_bytes + kv_bytes)
+
+    def execute(self, message: RoundMessage) -> WorkerOutput:
+        """Run one round. Tokens come from the rank that has the logits; the others give none."""
+        given = self.run(self._builder.build(message))
+        if given.token_ids:
+            self._builder.keep(given.token_ids)
+        return given
 
     @torch.inference_mode()
-    def forward(self, batch: Batch) -> torch.Tensor:
-        """Run the model; returns logits, (R, vocab_size) float32."""
-        self._attention.begin_round(batch)
-        token_ids, positions, rows = (
-            torch.from_numpy(array).to(self.device) for array in (batch.token_ids, batch.positions, batch.output_rows)
-        )
-        return self._model(token_ids, positions, self._kv_caches, self._attention, rows)
-
-    @torch.inference_mode()
-    def execute(self, batch: Batch) -> WorkerOutput:
-        """Run one round to its tokens."""
-        started = time.perf_counter()
-        logits = self.forward(batch)
-        token_ids, logprobs = self._sampler.sample(logits, batch.sampling) if len(logits) else ([], None)
-        if self.device.type == "cuda":  # else a round that gives no token would seem to take no time
-            torch.cuda.synchronize(self.device)
-        return WorkerOutput(token_ids, logprobs, time.perf_counter() - started, self._memory.stats())
+    def run(self, batch: Batch) -> WorkerOutput:
+        """The round's share of this rank, measured without the wait for the stage before."""
+        parallel = self.parallel
+        hidden = None
+        if not parallel.is_first_stage:
+            hidden = parallel.receive((batch.num_tokens, self.shape.hidden_size), self.dtype, self.device)
+        started = self._caught_up()
+        result = self._runner.forward(batch, hidden)
+        token_ids: list[int] = []
+        logprobs: list[TokenLogprobs | None] | None = None
+        if not parallel.is_last_stage:
+            assert result is not None
+            parallel.send(result)
+        elif result is not None and len(result):
+            token_ids, logprobs = self._sampler.sample(result, batch.sampling)
+        if self._shares_tokens and len(batch.output_rows):
+            token_ids = parallel.broadcast_tokens(token_ids, len(batch.output_rows), self.device)
+        return WorkerOutput(token_ids, logprobs, self._caught_up() - started, self._memory.stats())
 
     def time_operators(self) -> None:
         """From now on give each round's time by operator, and in `other` what is left of it.
@@ -174,55 +240,60 @@ class Worker:
         """
         if self._operators is not None:
             return
+        self._runner.use_graphs = False
         timer = self._operators = operator_timer(self._model, self._attention, self._sampler, self._caught_up)
-        execute = self.execute
+        run = self.run
 
-        def execute_by_operator(batch: Batch) -> WorkerOutput:
+        def run_by_operator(batch: Batch) -> WorkerOutput:
             timer.take()
-            given = execute(batch)
+            given = run(batch)
             times = timer.take()
             times["other"] = given.execution_time - sum(times.values())
             return given._replace(operator_times=times)
 
-        self.execute = execute_by_operator
+        self.run = run_by_operator
 
     def host_calls(self) -> list[tuple[Any, str, str]]:
         """What a round costs this process, to be timed: (object, method, name)."""
         return [(self, "execute", "model_execution_e2e"), (self._sampler, "sample", "sample_e2e")]
 
     def _caught_up(self) -> float:
+        """Seconds, once the device has done what it was asked."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
     def warm_up(self, max_num_tokens: int) -> None:
         """Compile kernels before the clock starts: a chunk and a decode in block 0, whose contents are no one's yet."""
-        num_tokens = max(1, min(max_num_tokens, self.block_size))
-        for length in {1, num_tokens}:
-            self.execute(_prompt_of(length))
+        for length in sorted({1, max(1, min(max_num_tokens, self.block_size))}):
+            self.run(_dummy_round(0, length, self.block_size))
+        self._runner.warm_up()
 
-    def _available_memory(self) -> int:
+    def _available_memory(self, num_workers_here: int) -> int:
         if self.device.type == "cuda":
             return torch.cuda.mem_get_info(self.device)[0]
-        return available_host_memory()
+        return available_host_memory() // num_workers_here
 
     def _activation_bytes(self, num_tokens: int, num_seqs: int) -> int:
         """An estimate: the widest layer's inputs and outputs, and logits with the sampler's copies in float32."""
         shape = self.shape
         ffn = max(shape.intermediate_size, shape.moe_intermediate_size * max(1, shape.experts_per_token))
         widest = 4 * shape.hidden_size + 3 * ffn + (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
+        # of the whole model: what a rank of several has less of is little beside weights and pages
         return num_tokens * widest * self.dtype.itemsize + 6 * 4 * num_seqs * shape.vocab_size
 
 
-def _prompt_of(num_tokens: int) -> Batch:
-    """A batch of one prompt in block 0."""
+def _dummy_round(num_decodes: int, chunk: int, block_size: int, sampling: SamplingInput | None = None) -> Batch:
+    """Decodes of a first token and one prompt, all in block 0, each with an output row."""
+    num_seqs = num_decodes + 1
+    query_starts = np.append(np.arange(num_seqs), num_decodes + chunk).astype(np.int32)
     return Batch(
-        token_ids=np.zeros(num_tokens, np.int64),
-        positions=np.arange(num_tokens),
-        query_starts=np.array([0, num_tokens], np.int32),
-        context_lens=np.array([num_tokens], np.int32),
-        block_tables=np.zeros((1, 1), np.int32),
-        output_rows=np.array([num_tokens - 1]),
-        output_seqs=np.zeros(1, np.int64),
-        sampling=None,
+        token_ids=np.zeros(num_decodes + chunk, np.int64),
+        positions=np.append(np.zeros(num_decodes, np.int64), np.arange(chunk)),
+        query_starts=query_starts,
+        context_lens=np.append(np.ones(num_decodes, np.int32), np.int32(chunk)),
+        block_tables=np.zeros((num_seqs, -(-chunk // block_size)), np.int32),
+        output_rows=query_starts[1:].astype(np.int64) - 1,
+        output_seqs=np.arange(num_seqs),
+        sampling=None if sampling is None else [sampling] * num_seqs,
     )

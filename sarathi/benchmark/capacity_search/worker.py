@@ -16,7 +16,7 @@ from sarathi.benchmark.capacity_search.identity import digest, identity
 from sarathi.benchmark.capacity_search.options import SearchOptions
 from sarathi.benchmark.capacity_search.probe import Probe, probe_config, run_probe
 from sarathi.benchmark.capacity_search.search import Found, find_capacity
-from sarathi.config import BenchmarkConfig, LocalExecutorConfig
+from sarathi.config import BenchmarkConfig, SimulatedExecutorConfig
 from sarathi.errors import one_line
 
 
@@ -69,7 +69,7 @@ def search_job(job: Job, options: SearchOptions, on_probe: Callable[[Probe], Any
     def holds(rate: float) -> bool:
         nonlocal parts
         config = for_wandb(probe_config(job.config, rate, folder), job, rate, options)
-        if parts is None and isinstance(config.executor_config, LocalExecutorConfig):
+        if parts is None and not isinstance(config.executor_config, SimulatedExecutorConfig):
             from sarathi.system import load_shared_parts
 
             parts = load_shared_parts([config])

@@ -1,0 +1,242 @@
+"""A team of workers, one actor of Ray a rank: started, asked together, and ended together when one of them fails.
+
+Knows neither models nor rounds: what it sends is pickled, and what comes back goes to whoever asked.
+"""
+
+from __future__ import annotations
+
+import pickle
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, wait
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sarathi.clock import host_time
+from sarathi.errors import FieldError, WorkerLostError, one_line
+from sarathi.executor.ray_cluster import Reservation, node_addresses
+from sarathi.executor.ray_worker import Host, RayWorker, Refused, Team
+
+START_SECONDS = 120.0  # for the processes to start, before a model is loaded
+VERDICT_SECONDS = 3.0  # for a death to become known, once a rank has lost its peer
+
+Answers = list[Future[Any]]  # to one question, by rank
+
+
+class RayWorkers:
+    """The ranks of one model, stage by stage.
+
+    Args:
+        reservation: where they run; released when they end.
+        make_worker: called by each rank in its own process; gives the rank's worker.
+        timeout: seconds after which an answer counts as lost.
+
+    Whatever goes wrong in one worker ends all of them: RuntimeError that names its rank, WorkerLostError where its process
+    is gone. FieldErrors of workers arrive as such. At the latest the workers end with this object.
+    """
+
+    def __init__(
+        self,
+        reservation: Reservation,
+        make_worker: Callable[[Team], Any],
+        *,
+        tensor_size: int,
+        num_stages: int,
+        timeout: float,
+    ) -> None:
+        import ray
+
+        self._tensor_size = tensor_size
+        self._timeout = START_SECONDS
+        self._ended = ""  # why there are no workers any more
+        self._unanswered: list[Answers] = []  # oldest first
+        self._progress_time = 0.0  # host time when the oldest of them became the oldest
+        self._actors: list[Any] = []
+        self._hosts: list[Host] = []
+        self._addresses = node_addresses()
+        self._close = weakref.finalize(self, _close, self._actors, reservation)
+        actor_class = ray.remote(RayWorker)
+        try:
+            for index, slot in enumerate(reservation.slots):
+                self._actors.append(actor_class.options(**reservation.options(index)).remote(slot.device))
+            self._hosts = self._get(self._ask(lambda actor, rank: actor.host.remote()))
+            if not reservation.is_mapped:
+                self._sort_by_node()
+            self._timeout = timeout
+            teams = self._teams(num_stages)
+            _accepted(self._get(self._ask(lambda actor, rank: actor.make.remote(make_worker, teams[rank]))))
+        except BaseException:
+            self.end("they did not start")
+            raise
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """What that method of the worker gives, or the value of an attribute of that name, by rank."""
+        return _accepted(self._get(self._ask(lambda actor, rank: actor.call.remote(method, *args, **kwargs))))
+
+    def execute(self, message: object) -> Answers:
+        """Have every rank execute a message, and return at once."""
+        data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)  # once, which Ray would do for every rank
+        try:
+            return self._ask(lambda actor, rank: actor.execute.remote(data))
+        except BaseException as error:  # Ctrl-C too: a part of the ranks may have it
+            self.end(f"a round did not reach all of them ({type(error).__name__})")
+            raise
+
+    def answers(self, asked: Answers, timeout: float | None = None) -> list[Any] | None:
+        """What each rank gave; None where that takes longer than `timeout` seconds. Asked in order, got in order."""
+        self._check()
+        assert asked is self._unanswered[0]
+        left = self._progress_time + self._timeout - host_time()
+        done, silent = wait(asked, max(0.0, left if timeout is None else min(timeout, left)), FIRST_EXCEPTION)
+        if any(answer.exception() is not None for answer in done):
+            self._fail()
+        if silent:
+            if host_time() < self._progress_time + self._timeout:
+                return None
+            ranks = ", ".join(self._name(rank) for rank, answer in enumerate(asked) if answer in silent)
+            self._raise(RuntimeError(f"no answer in {self._timeout:g} seconds: {ranks}"))
+        self._unanswered.pop(0)
+        self._progress_time = host_time()
+        return [answer.result() for answer in asked]
+
+    def drain(self, timeout: float) -> None:
+        """Wait for what was asked and drop it. Workers that are not through in `timeout` seconds are ended."""
+        deadline = host_time() + timeout
+        try:
+            while self._unanswered:
+                if self.answers(self._unanswered[0], max(0.0, deadline - host_time())) is None:
+                    self.end(f"a round that was broken off took longer than {timeout:g} seconds")
+        except RuntimeError:
+            assert self._ended  # which says why, to whoever asks next
+        except BaseException:  # Ctrl-C once more
+            self.end("interrupted")
+            raise
+
+    def end(self, why: str) -> None:
+        """End every process; whatever is asked later is a RuntimeError that says why."""
+        self._ended = self._ended or why
+        self._unanswered.clear()
+        self._close()
+
+    def places(self) -> list[str]:
+        """Process and node of each rank."""
+        return [f"process {host.pid} on {self._addresses[host.node_id]}" for host in self._hosts]
+
+    def _ask(self, send: Callable[[Any, int], Any]) -> Answers:
+        """`send` makes the call to one actor and returns Ray's reference to the answer."""
+        self._check()
+        asked = [send(actor, rank).future() for rank, actor in enumerate(self._actors)]
+        if not self._unanswered:
+            self._progress_time = host_time()
+        self._unanswered.append(asked)
+        return asked
+
+    def _get(self, asked: Answers) -> list[Any]:
+        given = self.answers(asked)
+        assert given is not None
+        return given
+
+    def _check(self) -> None:
+        if self._ended:
+            raise RuntimeError(f"the workers have ended: {self._ended}")
+
+    def _sort_by_node(self) -> None:
+        """Neighbouring ranks talk most: they are to be on one node."""
+        nodes = [host.node_id for host in self._hosts]
+        order = sorted(range(len(nodes)), key=lambda index: nodes.index(nodes[index]))
+        self._actors[:] = [self._actors[index] for index in order]
+        self._hosts = [self._hosts[index] for index in order]
+
+    def _teams(self, num_stages: int) -> list[Team]:
+        workers_on = Counter(host.node_id for host in self._hosts)
+        first = self._hosts[0]
+        address = self._addresses[first.node_id] if len(workers_on) > 1 else "127.0.0.1"
+        init_method = f"tcp://{address}:{first.free_port}"
+        return [
+            Team(rank, self._tensor_size, num_stages, init_method, workers_on[host.node_id], host.num_cores)
+            for rank, host in enumerate(self._hosts)
+        ]
+
+    def _name(self, rank: int) -> str:
+        stage, tensor_rank = divmod(rank, self._tensor_size)
+        where = f"; {self.places()[rank]}" if self._hosts else ""
+        return f"rank {rank} (stage {stage}, tensor rank {tensor_rank}{where})"
+
+    def _fail(self) -> NoReturn:
+        """Find out which rank failed, and not only lost a peer that did; end all and raise what is to be told."""
+        from ray.exceptions import RayTaskError
+
+        # Who died after its last answer says nothing unless it is asked again.
+        asked = [*self._unanswered, [actor.host.remote().future() for actor in self._actors]]
+        deadline = host_time() + VERDICT_SECONDS
+        while True:
+            answers = [(rank, answer) for by_rank in asked for rank, answer in enumerate(by_rank)]
+            errors = [(rank, answer.exception()) for rank, answer in answers if answer.done()]
+            failed = [(rank, error) for rank, error in errors if error is not None]
+            dead = [(rank, error) for rank, error in failed if not isinstance(error, RayTaskError)]
+            faulty = [(rank, error) for rank, error in failed if not _is_of_a_peer(error)]
+            open_answers = [answer for _, answer in answers if not answer.done()]
+            left = deadline - host_time()
+            if dead or faulty or left < 0 or not open_answers:
+                break
+            wait(open_answers, left, FIRST_COMPLETED)
+        if dead:
+            rank, error = dead[0]
+            self._raise(self._death(rank, error), error)
+        rank, error = (faulty or failed)[0]
+        cause = getattr(error, "cause", error)
+        what = "lost a peer" if _is_of_a_peer(error) else "failed"
+        self._raise(RuntimeError(one_line(f"{self._name(rank)} {what}: {type(cause).__name__}: {cause}")), error)
+
+    def _death(self, rank: int, error: BaseException) -> WorkerLostError:
+        lost = WorkerLostError(f"{self._name(rank)} died: {_exit_detail(error)}")
+        log = self._hosts[rank].log if self._hosts else ""
+        if log:
+            lines = _lines(log)
+            lost.add_note(one_line(f"its log {log}" + (f" ends with: {lines[-1]}" if lines else "")))
+        return lost
+
+    def _raise(self, error: RuntimeError, cause: BaseException | None = None) -> NoReturn:
+        self.end(str(error))
+        raise error from cause
+
+
+def _close(actors: list[Any], reservation: Reservation) -> None:
+    """Without the team, so that it can be collected."""
+    import ray
+
+    if ray.is_initialized():
+        for actor in actors:
+            ray.kill(actor)
+    actors.clear()
+    reservation.release()
+
+
+def _accepted(given: list[Any]) -> list[Any]:
+    for answer in given:
+        if isinstance(answer, Refused):
+            raise FieldError(answer.field, answer.text)
+    return given
+
+
+def _is_of_a_peer(error: BaseException) -> bool:
+    """Whether a worker failed only because another did."""
+    from sarathi.worker.parallel import PeerError
+
+    return isinstance(getattr(error, "cause", error), PeerError)
+
+
+def _lines(log: str) -> list[str]:
+    """Of a log of this machine, if it is one."""
+    path = Path(log)
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    return [line for line in text.splitlines() if line.strip() and not line.startswith(":")]  # Ray's marks
+
+
+def _exit_detail(error: BaseException) -> str:
+    """What Ray knows of the end of a process, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = [line.partition("Worker exit detail:")[2].strip() for line in lines if "Worker exit detail:" in line]
+    detail = said[0].partition(" Some common causes")[0] if said else lines[0] if lines else type(error).__name__
+    return one_line(detail)
