@@ -32,6 +32,11 @@ def _used_in_group() -> int:
     return int((_CGROUP / "memory.current").read_text()) - int(statistics.get("inactive_file", 0))
 
 
+def available_memory(device: torch.device) -> int:
+    """Bytes that are free on a device."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_host_memory()
+
+
 class HostMemory:
     """Memory statistics of this process on a CPU, under the names that a GPU's have.
 

@@ -36,12 +36,21 @@ def operator_timer(
             if isinstance(mlp, GatedMLP):
                 _time_forward(timer, mlp.gate_up, "mlp_up_proj")
                 _time_forward(timer, mlp.down, "mlp_down_proj")
+        if model.parallel.tensor_size > 1:
+            summed = layer.mlp.down if isinstance(layer.mlp, GatedMLP) else layer.mlp
+            timer.time(layer.attention.output, "reduce", "attn_post_proj_all_reduce")
+            timer.time(summed, "reduce", "mlp_down_proj_all_reduce")
     timer.time(attention, "forward", "attn")
-    _time_forward(timer, model.norm, "norm")
-    _time_forward(timer, model.head, "lm_head_linear")
+    if model.norm is not None and model.head is not None:
+        _time_forward(timer, model.norm, "norm")
+        _time_forward(timer, model.head, "lm_head_linear")
     timer.time(sampler, "sample", "sampler")
     return timer
 
 
-def _time_forward(timer: CallTimer, module: nn.Module, name: str) -> None:
-    timer.time(module, "forward", name)
+def _time_forward(timer: CallTimer, module: nn.Module | None, name: str) -> None:
+    """A stage without the module spends no time in it."""
+    if module is None:
+        timer.expect(name)
+    else:
+        timer.time(module, "forward", name)

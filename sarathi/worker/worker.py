@@ -16,15 +16,15 @@ import torch
 from sarathi.attention import make_backend
 from sarathi.attention.base import AttentionLayout
 from sarathi.call_timer import CallTimer
-from sarathi.errors import FieldError
 from sarathi.model.architecture import Architecture
 from sarathi.model.checkpoint import SMOLLM2, open_checkpoint
 from sarathi.model.transformer import load_model
 from sarathi.request import SamplingParams, TokenLogprobs
 from sarathi.simulation.models import ModelShape, shape_from_config
 from sarathi.worker.batch import Batch, SamplingInput, WorkerOutput
+from sarathi.worker.budget import MemoryBudget
 from sarathi.worker.device import choose_dtype, find_device
-from sarathi.worker.memory import GIB, CudaMemory, HostMemory, available_host_memory, cuda_kv_room
+from sarathi.worker.memory import CudaMemory, HostMemory, available_memory, cuda_kv_room
 from sarathi.worker.message import BatchBuilder, RoundMessage
 from sarathi.worker.operators import operator_timer
 from sarathi.worker.parallel import SINGLE, Parallel
@@ -80,19 +80,17 @@ class Worker:
         self.architecture = Architecture.from_config(checkpoint.config, checkpoint.path)
         shape = shape_from_config(checkpoint.path, checkpoint.config)
         self.shape: ModelShape = replace(shape, name=model) if model == SMOLLM2 else shape
-        self.shape.check_parallel(*self._sizes)
-        self.utilization = gpu_memory_utilization
-        self._available = self._available_memory(num_workers_here)
-        self._weight_bytes = self.shape.weight_bytes(*self._sizes, parallel.stage, self.dtype.itemsize)
-        is_whole = parallel.is_first_stage and parallel.is_last_stage
-        if self.architecture.tied_embeddings and is_whole and self.device.type == "cpu":  # the packed LM head is a copy
-            self._weight_bytes += self.shape.embedding_params(parallel.tensor_size) * self.dtype.itemsize
-        if self._weight_bytes > self._available:
-            raise FieldError(
-                "model",
-                f"{model} needs {self._weight_bytes / GIB:.1f} GiB for its weights in {self.dtype_name}; "
-                f"{self._available / GIB:.1f} GiB are available on {self.device}; take a smaller model or dtype",
-            )
+        self.shape.check_parallel(parallel.tensor_size, parallel.num_stages)
+        budget = self._budget = MemoryBudget(
+            self.shape,
+            parallel,
+            self.dtype,
+            self.device,
+            block_size=block_size,
+            available=available_memory(self.device) // (num_workers_here if self.device.type == "cpu" else 1),
+            utilization=gpu_memory_utilization,
+        )
+        budget.check_weights()
         self._model = load_model(checkpoint, self.architecture, self.dtype, self.device, parallel)
         self._attention = make_backend(attention_backend, self.device, self.dtype, self._layout())
         self._sampler = Sampler(self.architecture.vocab_size)
@@ -115,20 +113,8 @@ class Worker:
         """One line: what runs where."""
         threads = f" with {torch.get_num_threads()} threads" if self.device.type == "cpu" else ""
         backend = type(self._attention).__name__
-        return f"{self.shape.name} in {self.dtype_name} on {self.device}{threads}, attention by {backend}"
-
-    @property
-    def dtype_name(self) -> str:
-        return str(self.dtype).removeprefix("torch.")
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of one KV block over the rank's layers and heads."""
-        return self.block_size * self.shape.kv_bytes_per_token(*self._sizes, self.dtype.itemsize)
-
-    @property
-    def _sizes(self) -> tuple[int, int]:
-        return self.parallel.tensor_size, self.parallel.num_stages
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{self.shape.name} in {dtype} on {self.device}{threads}, attention by {backend}"
 
     def _layout(self) -> AttentionLayout:
         layers = self.parallel.layers(self.shape.num_layers)
@@ -146,54 +132,26 @@ class Worker:
         `max_num_tokens` is the longest round's, which sizes the activations that memory is left for. Raises FieldError
         of gpu_memory_utilization where not one fits.
         """
-        activations = self._activation_bytes(max_num_tokens, max_num_seqs)
-        if self.device.type == "cuda":
-            room = self._cuda_room(max_num_tokens, max_num_seqs)
-        else:
-            room = int(self._available * self.utilization) - self._weight_bytes - activations
-        num_blocks = min(room // self.block_bytes, max_num_seqs * -(-max_len // self.block_size))
-        if num_blocks < 1:
-            raise FieldError(
-                "gpu_memory_utilization",
-                f"{self.utilization:g} of the {self._available / GIB:.2f} GiB available leaves no KV block: "
-                f"weights take {self._weight_bytes / GIB:.2f} GiB, activations {activations / GIB:.2f} GiB and a "
-                f"block {self.block_bytes / GIB:.4f} GiB; raise it, or take a smaller model, chunk_size or "
-                "max_num_seqs",
-            )
-        return num_blocks
+        activations = self._budget.activation_bytes(max_num_tokens, max_num_seqs)
+        is_cuda = self.device.type == "cuda"
+        room = self._cuda_room(max_num_tokens, max_num_seqs) if is_cuda else self._budget.kv_room(activations)
+        return self._budget.num_blocks(room, activations, most=max_num_seqs * -(-max_len // self.block_size))
 
     def _cuda_room(self, max_num_tokens: int, max_num_seqs: int) -> int:
         """Bytes for KV blocks beside what the longest round is seen to take."""
         sampling = SamplingInput(SamplingParams(top_p=0.9), seed=0, position=0)
         batch = _dummy_round(max_num_seqs - 1, max_num_tokens - max_num_seqs + 1, self.block_size, sampling)
         self._make_pages(1)
-        room = cuda_kv_room(
-            lambda: self.run(batch), self._available, self.utilization, self._runner.graph_bytes, self.device
-        )
+        budget, graph_bytes = self._budget, self._runner.graph_bytes
+        room = cuda_kv_room(lambda: self.run(batch), budget.available, budget.utilization, graph_bytes, self.device)
         self._kv_caches.clear()
         return room
 
     def allocate_kv_cache(self, num_blocks: int, *, max_num_seqs: int, max_num_tokens: int, max_len: int) -> None:
         """Make the pool, for the same limits. Raises FieldError of num_gpu_blocks or model where it does not fit."""
-        activations = self._activation_bytes(max_num_tokens, max_num_seqs)
-        size = num_blocks * self.block_bytes
-        free = self._available - self._weight_bytes - activations
-        if free < self.block_bytes:
-            raise FieldError(
-                "model",
-                f"rounds of {max_num_tokens:,} tokens and {max_num_seqs:,} sequences need {activations / GIB:.2f} GiB "
-                f"for activations, weights {self._weight_bytes / GIB:.2f} GiB; {self._available / GIB:.2f} GiB are "
-                "available; take a smaller chunk_size, max_num_seqs or model",
-            )
-        if size > free:
-            raise FieldError(
-                "num_gpu_blocks",
-                f"{num_blocks} blocks of {self.block_size} tokens need {size / GIB:.2f} GiB; {max(0, free) / GIB:.2f} "
-                f"GiB are left beside weights and activations; at most {max(0, free) // self.block_bytes}, or a "
-                "smaller block_size or dtype",
-            )
+        self._budget.check_blocks(num_blocks, max_num_tokens, max_num_seqs)
         self._make_pages(num_blocks)
-        self._memory = self._memory_with(size)
+        self._memory = self._memory_with(num_blocks * self._budget.block_bytes)
 
     def _make_pages(self, num_blocks: int) -> None:
         layout = self._layout()
@@ -204,7 +162,7 @@ class Worker:
 
     def _memory_with(self, kv_bytes: int) -> HostMemory | CudaMemory:
         is_cuda = self.device.type == "cuda"
-        return CudaMemory(self.device) if is_cuda else HostMemory(self._weight_bytes + kv_bytes)
+        return CudaMemory(self.device) if is_cuda else HostMemory(self._budget.weight_bytes + kv_bytes)
 
     def execute(self, message: RoundMessage) -> WorkerOutput:
         """Run one round. Tokens come from the rank that has the logits; the others give none."""
@@ -268,19 +226,6 @@ class Worker:
         for length in sorted({1, max(1, min(max_num_tokens, self.block_size))}):
             self.run(_dummy_round(0, length, self.block_size))
         self._runner.warm_up()
-
-    def _available_memory(self, num_workers_here: int) -> int:
-        if self.device.type == "cuda":
-            return torch.cuda.mem_get_info(self.device)[0]
-        return available_host_memory() // num_workers_here
-
-    def _activation_bytes(self, num_tokens: int, num_seqs: int) -> int:
-        """An estimate: the widest layer's inputs and outputs, and logits with the sampler's copies in float32."""
-        shape = self.shape
-        ffn = max(shape.intermediate_size, shape.moe_intermediate_size * max(1, shape.experts_per_token))
-        widest = 4 * shape.hidden_size + 3 * ffn + (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
-        # of the whole model: what a rank of several has less of is little beside weights and pages
-        return num_tokens * widest * self.dtype.itemsize + 6 * 4 * num_seqs * shape.vocab_size
 
 
 def _dummy_round(num_decodes: int, chunk: int, block_size: int, sampling: SamplingInput | None = None) -> Batch:
