@@ -64,8 +64,8 @@ def _parser() -> argparse.ArgumentParser:
         "[--<setting> VALUE ...]",
         description="Record the rounds of many runs as profiling data for the latency predictor.",
         epilog="What is profiled is set as in python -m sarathi.benchmark.main: --simulated_executor_config_device, "
-        "_engine_profile and _jitter, or --executor_config_type LOCAL or RAY; --model_config_model, --parallel_config_..., "
-        "--seed, --config FILE.yaml and so on. Schedulers and requests are the grid's.",
+        "_engine_profile and _jitter, or --executor_config_type LOCAL or RAY; --model_config_model, "
+        "--parallel_config_..., --seed, --config FILE.yaml and so on. Schedulers and requests are the grid's.",
         allow_abbrev=False,
     )
     parser.add_argument(

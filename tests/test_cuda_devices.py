@@ -49,6 +49,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
         mode.allow_meta = True
         monkeypatch.setattr(torch, "from_numpy", lambda array: mode.from_tensor(from_numpy(array)))
         monkeypatch.setattr(fake_tensor.FakeTensor, "tolist", lambda self: np.ones(self.shape, int).tolist())
+        monkeypatch.setattr(torch, "get_default_device", lambda: GPU)  # torch's own makes a tensor to see
         monkeypatch.setattr(sampler, "_check", lambda best: None)
         monkeypatch.setattr(sampler, "_draw_again_outside_top_p", lambda *args: None)
         yield mode

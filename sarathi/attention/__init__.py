@@ -76,8 +76,8 @@ def _flashinfer(device: torch.device, dtype: torch.dtype, layout: AttentionLayou
         return f"FLASHINFER computes in float16 and bfloat16, not in {str(dtype).removeprefix('torch.')}"
     try:
         from sarathi.attention.flashinfer_backend import FlashInferBackend, unsupported
-    except ImportError as error:
-        return f"FLASHINFER needs flashinfer-python ({error}); {INSTALL_CUDA}"
+    except (ImportError, OSError, RuntimeError) as error:  # it loads libraries of CUDA
+        return f"FLASHINFER needs flashinfer-python ({_first_line(error)}); {INSTALL_CUDA}"
     if layout is None:
         return "FLASHINFER needs the sizes of the heads"
     if (reason := unsupported(layout, dtype)) is not None:
@@ -86,4 +86,8 @@ def _flashinfer(device: torch.device, dtype: torch.dtype, layout: AttentionLayou
         return FlashInferBackend(layout, dtype, device)
     except (RuntimeError, OSError) as error:
         # Its kernels are compiled here, for which nvcc and a C++ compiler must be there.
-        return f"FLASHINFER does not run on {device} ({str(error).strip().splitlines()[0]})"
+        return f"FLASHINFER does not run on {device} ({_first_line(error)})"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -57,10 +57,10 @@ class HostMemory:
 
 
 class CudaMemory:
-    """Memory statistics of this process on a GPU, in MB (10^6 bytes).
+    """Memory statistics of a GPU and of this process on it, in MB (10^6 bytes).
 
-    used: what torch has of the device beside KV and weights too; free: what the device has left for anybody;
-    allocated: what tensors hold; reserved: that and what torch keeps for tensors to come.
+    used: what all processes have of the device; free: the rest; allocated: what this one's tensors hold; reserved: that
+    and what torch keeps for tensors to come.
     """
 
     def __init__(self, device: torch.device) -> None:

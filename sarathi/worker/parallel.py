@@ -8,8 +8,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -64,12 +63,13 @@ class Parallel:
     def all_reduce(self, x: Tensor) -> Tensor:
         """The sum of the tensor group's x, in place; the same to the last bit on every rank.
 
-        On a CPU rank 0 adds them in the order of the ranks and sends the sum back. Among a few processes of one machine
-        that takes a tenth to a third of the time of gloo's ring: messages cost more than the bytes in them.
+        On a CPU rank 0 adds them in the order of the ranks and sends the sum back. For the few rows of a decode round,
+        among three processes of one machine, that takes a third of the time of gloo's ring: each message costs more
+        than the bytes in it.
         """
         if self.tensor_size == 1:
             return x
-        with self._telling("all-reduce"):
+        try:
             if x.device.type != "cpu":
                 dist.all_reduce(x, group=self._group)
                 return x
@@ -82,6 +82,8 @@ class Parallel:
                     _wait(work)
                     x.add_(part)
             return self._spread(x)
+        except RuntimeError as error:  # torch's, for a lost connection and for a timeout
+            raise self._failed("all-reduce", error) from error
 
     def gather_last_dim(self, x: Tensor) -> Tensor | None:
         """On tensor rank 0 the group's (..., n) joined in the order of ranks to (..., tensor_size * n), else None."""
@@ -89,8 +91,10 @@ class Parallel:
             return x
         parts = x.new_empty(self.tensor_size, *x.shape) if self.tensor_rank == 0 else None
         if x.numel():
-            with self._telling("gather"):
+            try:
                 dist.gather(x, None if parts is None else list(parts), group=self._group, group_dst=0)
+            except RuntimeError as error:
+                raise self._failed("gather", error) from error
         return None if parts is None else parts.movedim(0, -2).flatten(-2)
 
     def broadcast_tokens(self, token_ids: Sequence[int], num_tokens: int, device: torch.device) -> list[int]:
@@ -102,22 +106,28 @@ class Parallel:
             tokens = torch.tensor(token_ids, dtype=torch.int64, device=device)
         else:
             tokens = torch.empty(num_tokens, dtype=torch.int64, device=device)
-        with self._telling("broadcast"):
+        try:
             return self._spread(tokens).tolist()
+        except RuntimeError as error:
+            raise self._failed("broadcast", error) from error
 
     def send(self, x: Tensor) -> None:
         """Start to send x to the same tensor rank of the next stage, and return; x must not be changed afterwards."""
-        with self._telling("sending to the next stage"):
+        try:
             if len(self._sent) == self.num_stages:  # no more rounds are in flight, so the oldest has long arrived
                 _wait(self._sent.popleft()[0])
             x = x.contiguous()
             self._sent.append((dist.isend(x, self.rank + self.tensor_size), x))
+        except RuntimeError as error:
+            raise self._failed("sending to the next stage", error) from error
 
     def receive(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
         """What the same tensor rank of the previous stage has sent, or sends next; waits for it."""
         x = torch.empty(tuple(shape), dtype=dtype, device=device)
-        with self._telling("receiving from the previous stage"):
+        try:
             dist.recv(x, self.rank - self.tensor_size)
+        except RuntimeError as error:
+            raise self._failed("receiving from the previous stage", error) from error
         return x
 
     def close(self) -> None:
@@ -137,13 +147,10 @@ class Parallel:
                 _wait(work)
         return x
 
-    @contextmanager
-    def _telling(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:  # torch's, for a lost connection and for a timeout
-            place = f"rank {self.rank} (tensor rank {self.tensor_rank} of stage {self.stage})"
-            raise PeerError(f"{place}: {what} failed, another rank is gone or stalled: {error}") from error
+    def _failed(self, what: str, error: RuntimeError) -> PeerError:
+        place = f"rank {self.rank} (tensor rank {self.tensor_rank} of stage {self.stage})"
+        cause = str(error).split(". ", 1)[0]  # gloo's advice follows
+        return PeerError(f"{place}: {what} failed, another rank is gone or stalled: {cause}")
 
 
 SINGLE = Parallel()

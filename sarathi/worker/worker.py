@@ -76,7 +76,7 @@ class Worker:
         self.block_size = block_size
         self.parallel = parallel
         self._shares_tokens = overlap and parallel.tensor_size > 1
-        checkpoint = open_checkpoint(model, load_format, seed)
+        checkpoint = open_checkpoint(model, load_format, seed, self.device)
         self.architecture = Architecture.from_config(checkpoint.config, checkpoint.path)
         shape = shape_from_config(checkpoint.path, checkpoint.config)
         self.shape: ModelShape = replace(shape, name=model) if model == SMOLLM2 else shape
@@ -158,7 +158,9 @@ class Worker:
         num_pages = num_blocks + self._runner.num_scratch_blocks
         pages = (num_pages, 2, layout.num_kv_heads, self.block_size, layout.head_dim)
         self._kv_caches.clear()
-        self._kv_caches.extend(torch.empty(pages, dtype=self.dtype, device=self.device) for _ in layout.windows)
+        # A GPU's kernels read what a page does not hold yet and multiply it by 0: it must be a number.
+        make = torch.zeros if self.device.type == "cuda" else torch.empty
+        self._kv_caches.extend(make(pages, dtype=self.dtype, device=self.device) for _ in layout.windows)
 
     def _memory_with(self, kv_bytes: int) -> HostMemory | CudaMemory:
         is_cuda = self.device.type == "cuda"
