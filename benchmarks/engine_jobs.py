@@ -10,8 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-
+from dataclasses import asdict, dataclass, field
 
 
 @dataclass(frozen=True)
@@ -31,13 +30,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What all engines of a comparison have in common."""
+    """What all engines of a comparison have in common, and our scheduler's own settings."""
 
     model: str  # as the engine reads it: a folder, a file, or a known name
     num_threads: int
     max_num_seqs: int
     max_model_len: int  # tokens of the longest request
     max_num_tokens: int  # of a round
+    scheduler: dict[str, str | float] = field(default_factory=dict)
 
 
 Run = Callable[[Sequence[JobRequest], bool], list[Answer]]

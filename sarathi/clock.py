@@ -25,9 +25,12 @@ class Clock(Protocol):
 
 
 class WallClock:
-    """Real time, from 0 at construction."""
+    """Real time, from 0 at construction or the last restart."""
 
     def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
         self._start = time.perf_counter()
 
     def now(self) -> float:

@@ -210,7 +210,17 @@ BAD = [
     (f"{SHAREGPT}tokenizer=~nobody/x", "sharegpt_request_generator_config_tokenizer", "'~nobody/x' is not allowed"),
     (f"{SHAREGPT}tokenizer={'x' * 5000}", "sharegpt_request_generator_config_tokenizer", "'xxx"),
     ("--config=no.yaml", "config", "cannot read 'no.yaml'"),
-    ("--executor_config_type=RAY", "executor_config_type", "'RAY' is not available yet"),
+    (
+        "--executor_config_type=RAY --ray_executor_config_address=ray://10.0.0.1:10001",
+        "ray_executor_config_address",
+        "'ray://10.0.0.1:10001' is not allowed; null, auto or the host:port",
+    ),
+    (
+        "--executor_config_type=RAY --ray_executor_config_overlap --parallel_config_pipeline_parallel_size=2",
+        "ray_executor_config_overlap",
+        "true is not allowed; false with 2 pipeline stages",
+    ),
+    ("--executor_config_type=RAY --num_replicas=2", "num_replicas", "2 is not allowed; only 1 works with a real"),
     (
         "--executor_config_type=LOCAL --parallel_config_tensor_parallel_size=2",
         "parallel_config_tensor_parallel_size",

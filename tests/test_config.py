@@ -154,15 +154,15 @@ SOURCE = Path(c.__file__).parents[1]
 
 
 def settings_of(config_type: type[c.Config]) -> set[tuple[str, bool]]:
-    """(name, whether it is said to have an effect) of each setting of a tree that is available."""
+    """(name, whether it is said to have an effect) of each setting of a tree."""
     names: set[tuple[str, bool]] = set()
     for f in dataclasses.fields(config_type):
         if "component" in f.metadata:
             names |= settings_of(f.metadata["component"])
         elif "choice" in f.metadata:
             declared = f.metadata["choice"]
-            for name, chosen in declared.types.items():
-                names |= settings_of(chosen) if name not in declared.not_available else set()
+            for chosen in declared.types.values():
+                names |= settings_of(chosen)
         else:
             declared = f.metadata["setting"]
             names.add((f.name, not declared.no_effect))

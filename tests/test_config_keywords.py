@@ -49,7 +49,7 @@ def test_an_own_scheduler_by_its_path() -> None:
         ({"chunk_size": "256"}, "SarathiSchedulerConfig.chunk_size: '256' is not allowed; an integer"),
         ({"scheduler": "fifo"}, "scheduler: 'fifo' is not known; one of SARATHI"),
         ({"scheduler": 3}, "scheduler: 3 is not allowed; one of SARATHI"),
-        ({"executor": "ray"}, "executor: 'ray' is not available yet; one of AUTO, SIMULATED, LOCAL"),
+        ({"executor": "cloud"}, "executor: 'cloud' is not known; one of AUTO, SIMULATED, LOCAL, RAY"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_setting(settings: dict[str, object], message: str) -> None:

@@ -180,8 +180,7 @@ def configs(config_type: type[c.Config]) -> st.SearchStrategy[Any]:
             arguments[f.name] = configs(f.metadata["component"])
         elif "choice" in f.metadata:
             declared: Choice = f.metadata["choice"]
-            available = [t for name, t in declared.types.items() if name not in declared.not_available]
-            arguments[f.name] = st.one_of([configs(t) for t in available])
+            arguments[f.name] = st.one_of([configs(t) for t in declared.types.values()])
         else:
             arguments[f.name] = values_of(config_type, f)
     if config_type is c.BenchmarkConfig:

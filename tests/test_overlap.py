@@ -143,19 +143,23 @@ def test_a_failing_round_is_told(folder: Path) -> None:
     assert len(answers(llm, SamplingParams(temperature=0, max_tokens=2))) == 6
 
 
-def test_a_decode_without_a_block_sits_out_and_never_loses_its_round() -> None:
-    """All blocks held, all decodes in flight: nobody may be preempted, so the next round is made without the latest."""
-    scheduler = make_scheduler(num_blocks=4, block_size=4, chunk_size=64)
-    scheduler.overlap = True
-    early, late = make_request("early", 7, 6), make_request("late", 7, 6, arrival=0.001)
-    for request in (early, late):
-        scheduler.add(request, request.arrival_time)
-    first = scheduler.schedule(0.0)
-    assert first is not None and len(first.prefills) == 2
-    second = scheduler.schedule(0.0)
-    assert second is not None and [r.request_id for r in second.decodes] == ["early", "late"]  # token 8 of 8
-    scheduler.update(first, StepResult([5, 5], 0.01), 0.01)
-    assert scheduler.schedule(0.01) is None  # both need a block, and both are in flight
-    scheduler.update(second, StepResult([6, 6], 0.01), 0.02)
-    third = scheduler.schedule(0.02)
-    assert third is not None and third.preempted_ids == ["late"] and third.decodes == [early]
+@pytest.mark.parametrize(("overlap", "num_ahead"), [(False, 0), (True, 1)])
+def test_room_is_made_by_the_latest_even_if_it_must_be_waited_for(overlap: bool, num_ahead: int) -> None:
+    """A needs a block and there is none. C, the latest, is in flight with overlap: it is held until it is not."""
+    scheduler = make_scheduler(num_blocks=6, block_size=4, chunk_size=64)
+    scheduler.overlap = overlap
+    a, b, c = requests = [make_request(name, prompt, 9) for name, prompt in (("a", 7), ("b", 5), ("c", 5))]
+    for request in requests:
+        scheduler.add(request, 0.0)
+    rounds = [scheduler.schedule(0.0) for _ in range(1 + num_ahead)]
+    decisions = []
+    for _ in range(4):
+        output = rounds.pop(0)
+        if output is not None:
+            decisions.append(("".join(r.request_id for r in output.decodes), output.preempted_ids))
+            scheduler.update(output, StepResult([5] * output.num_seqs, 0.01), 0.01)
+        rounds.append(scheduler.schedule(0.01))
+    taken = [names for names, _ in decisions]
+    preempted = [request_id for _, ids in decisions for request_id in ids]
+    assert a.num_preemptions == b.num_preemptions == 0 and c.num_preemptions == 1, (taken, preempted)
+    assert taken[:2] == ["", "abc"] and taken[2] == ("ab" if not overlap else "b"), taken

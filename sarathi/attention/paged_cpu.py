@@ -6,24 +6,16 @@ beside their own work. It knows no model. float32 only; needs numba.
 
 from __future__ import annotations
 
-import sys
 from typing import NamedTuple
 
 import numpy as np
-import torch  # before numba starts its threads: both then share torch's OpenMP library and its threads
+import torch
 from torch import Tensor
 from torch.nn import functional
 
-try:
-    import numba
-
-    from sarathi.attention.paged_kernel import attend, write
-except ImportError as error:
-    raise ImportError(f"paged attention on a CPU needs numba: pip install numba ({error})") from error
+from sarathi.attention.paged_kernel import attend, write
+from sarathi.kernels.threads import num_threads, start_threads
 from sarathi.worker.batch import Batch
-
-if sys.platform == "linux":
-    numba.config.THREADING_LAYER = "omp"  # pyright: ignore
 
 GATHER_FROM = 16  # queries of a chunk from which on gathering its context pays
 _NO_WINDOW = 1 << 30  # more than any context
@@ -44,9 +36,7 @@ class PagedCpuBackend:
     """
 
     def __init__(self) -> None:
-        num_threads = torch.get_num_threads()
-        numba.set_num_threads(1)  # starts numba's threads, which changes the count in the library shared with torch
-        torch.set_num_threads(num_threads)
+        start_threads()
 
     def begin_round(self, batch: Batch) -> None:
         self._batch = batch
@@ -56,9 +46,7 @@ class PagedCpuBackend:
         self._slots: tuple[np.ndarray, np.ndarray] | None = None
         self._parts: dict[int, _Parts] = {}  # by window: layers may differ in it
         self._masks: dict[tuple[int, int | None], Tensor] = {}  # of long chunks, by sequence and window
-        most = numba.config.NUMBA_NUM_THREADS  # pyright: ignore
-        self._num_threads = min(torch.get_num_threads(), most)
-        numba.set_num_threads(self._num_threads)
+        self._num_threads = num_threads()
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, kv_cache: Tensor, scale: float, window: int | None

@@ -12,7 +12,9 @@ import numpy as np
 from llvmlite import ir
 from numba.extending import intrinsic
 
-_F32, _I32, _U64 = np.float32, np.int32, np.uint64
+from sarathi.kernels.elementwise import exp
+
+_F32, _U64 = np.float32, np.uint64
 _LOWEST = _F32(-1e30)  # of no scores yet; finite, since fastmath knows no infinity
 _LINE = 64  # bytes of a cache line
 
@@ -30,25 +32,6 @@ def _prefetch(typing_context: Any, address: Any) -> Any:
         return context.get_dummy_value()
 
     return numba.void(numba.uintp), generate
-
-
-@numba.njit(fastmath=True, inline="always")
-def _exp(x):
-    """e^x of x <= 0 in float32, to 2 units in the last place: range reduction and Cephes' polynomial (expf).
-
-    Unlike a call of the library's, a loop of it becomes vector instructions.
-    """
-    x = max(x, _F32(-87.0))
-    k = np.floor(x * _F32(1.4426950408889634) + _F32(0.5))
-    r = x - k * _F32(0.693359375) + k * _F32(2.12194440e-4)
-    p = _F32(1.9875691500e-4)
-    p = p * r + _F32(1.3981999507e-3)
-    p = p * r + _F32(8.3334519073e-3)
-    p = p * r + _F32(4.1665795894e-2)
-    p = p * r + _F32(1.6666665459e-1)
-    p = p * r + _F32(5.0000001201e-1)
-    p = p * r * r + r + _F32(1.0)
-    return p * _I32((_I32(k) + _I32(127)) << _I32(23)).view(np.float32)
 
 
 @numba.njit(cache=True)
@@ -87,14 +70,14 @@ def _add_page(query, keys, values, low, high, scale, next_page, half, scores, su
         for t in range(low, high):
             maximum = max(maximum, scores[g, t])
         if maximum > maxima[g]:
-            factor = _exp(maxima[g] - maximum)
+            factor = exp(maxima[g] - maximum)
             maxima[g] = maximum
             weights[g] *= factor
             for d in range(head_dim):
                 sums[g, d] *= factor
         weight = _F32(0)
         for t in range(low, high):
-            scores[g, t] = _exp(scores[g, t] - maximum)
+            scores[g, t] = exp(scores[g, t] - maximum)
             weight += scores[g, t]
         weights[g] += weight
     quads = low + (high - low) // 4 * 4  # four tokens at a time load and store the sums once for all
@@ -122,11 +105,11 @@ def _merge(parts, first, end, starts, sums, stats, output):
             weight = _F32(0)
             for part in range(first, end):
                 row = parts[part, 3] + i
-                weight += stats[row, 1, head] * _exp(stats[row, 0, head] - maximum)
+                weight += stats[row, 1, head] * exp(stats[row, 0, head] - maximum)
             output[start + i, head] = _F32(0)
             for part in range(first, end):
                 row = parts[part, 3] + i
-                share = _exp(stats[row, 0, head] - maximum) / weight
+                share = exp(stats[row, 0, head] - maximum) / weight
                 for d in range(head_dim):
                     output[start + i, head, d] += share * sums[row, head, d]
 

@@ -99,8 +99,9 @@ def _run(
 
 
 def _build_engine(system: System, recorder: StepRecorder) -> Engine:
-    clock = system.clock if system.simulated else WallClock()  # from 0 now, not since the model began to load
-    return Engine(system.scheduler, system.executor, clock, recorder)
+    if isinstance(system.clock, WallClock):  # it ran while the model was loaded, and is the executor's too
+        system.clock.restart()
+    return Engine(system.scheduler, system.executor, system.clock, recorder)
 
 
 def _make_run_directory(config: BenchmarkConfig) -> Path:

@@ -19,7 +19,6 @@ from sarathi.config.tree import (
     Given,
     Section,
     build,
-    choices_by_key,
     join,
     sections,
     suggestion,
@@ -144,14 +143,11 @@ def make_parser(
     )
     parser.add_argument("--config", metavar="FILE", help="YAML file of settings; flags win over it.")
     chosen_by_flag: set[str] = set()  # several parents may share a choice
-    found = sections(config_type)
-    choices = choices_by_key(found)
-    for section in found.values():
+    for section in sections(config_type).values():
         condition = None
         if section.chosen_by:
             key, name = section.chosen_by[-1]
-            is_available = name not in choices[key][1].not_available
-            condition = f"with --{key} {name}" + ("" if is_available else ", which is not available yet")
+            condition = f"with --{key} {name}"
         group = parser.add_argument_group(section.prefix or "run", condition)
         for name, f in fields_of(section.config_type).items():
             if "setting" in f.metadata:
@@ -181,7 +177,7 @@ def _add_setting(group: argparse._ArgumentGroup, section: Section, name: str, de
 
 
 def _add_choice(group: argparse._ArgumentGroup, key: str, declared: Choice, defaults: Mapping[str, Any]) -> None:
-    names = "|".join((*declared.aliases, *(t for t in declared.types if t not in declared.not_available)))
+    names = "|".join((*declared.aliases, *declared.types))
     default = defaults.get(key, declared.default)
     group.add_argument(f"--{key}", metavar=names, help=f"{declared.help.rstrip('.')} (default {default})")
 

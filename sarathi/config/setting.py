@@ -49,7 +49,7 @@ class Choice:
     """A component of which several types exist, chosen by name.
 
     The settings of type T are the flags `--<t>_<suffix>_<field>`. `aliases` are further names for a type, or
-    for one that a function chooses whenever it is asked; `not_available` are names that are known and refused.
+    for one that a function chooses whenever it is asked.
     """
 
     types: Mapping[str, type[Config]]
@@ -57,7 +57,6 @@ class Choice:
     suffix: str
     help: str
     aliases: Mapping[str, str | Callable[[], str]] = field(default_factory=dict)
-    not_available: tuple[str, ...] = ()
 
     def prefix(self, type_name: str) -> str:
         return f"{type_name.lower()}_{self.suffix}"
@@ -67,11 +66,8 @@ class Choice:
         key = name.upper()
         alias = self.aliases.get(key, key)
         key = alias if isinstance(alias, str) else alias()
-        names = (*self.aliases, *(t for t in self.types if t not in self.not_available))
-        if key in self.not_available:
-            raise ValueError(f"{shown(name)} is not available yet; one of {', '.join(names)}")
         if key not in self.types:
-            raise ValueError(f"{shown(name)} is not known; one of {', '.join(names)}")
+            raise ValueError(f"{shown(name)} is not known; one of {', '.join((*self.aliases, *self.types))}")
         return key
 
     def name_of(self, config: Config) -> str:

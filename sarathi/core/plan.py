@@ -21,7 +21,7 @@ class BatchPlan:
     __slots__ = (
         "admitting", "decodes", "max_decode_context_len", "max_prefill_processed_tokens", "now", "num_prefill_tokens",
         "num_tokens", "predicted_time", "prefill_processed_tokens", "prefills", "reasons",
-        "num_admitted", "num_candidates", "num_partial", "sum_decode_context_len", "token_budget",
+        "num_admitted", "num_candidates", "num_partial", "prefilling", "sum_decode_context_len", "token_budget",
     )  # fmt: skip
 
     def __init__(self, token_budget: int, now: float) -> None:
@@ -30,6 +30,7 @@ class BatchPlan:
         self.now = now
         self.num_admitted = 0  # waiting requests that this round took in
         self.admitting = True  # False once decodes had to be given room by preemption
+        self.prefilling = True  # False while decodes wait for blocks
         self.decodes: list[Request] = []
         self.prefills: list[tuple[Request, int]] = []
         self.num_tokens = 0

@@ -6,6 +6,7 @@ nobody else writes them. It asks three policies (order, chunk sizer, gate) and k
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from sarathi.core.admission import OpenGate, PrefillGate
@@ -52,7 +53,7 @@ class BaseScheduler:
         self.partial = RequestHeap()  # admitted prompts with tokens left to schedule
         self.decodes: list[Request] = []  # ready: the newest token is known, or with overlap is being computed
         self.num_running = 0  # admitted and unfinished, in flight or not
-        self.num_inflight_rounds = 0
+        self._inflight: deque[SchedulerOutput] = deque()  # rounds, oldest first
         self._num_added = 0
         self._num_rounds = 0
         self._num_ended_in_flight = 0
@@ -102,6 +103,10 @@ class BaseScheduler:
     @property
     def num_waiting(self) -> int:
         return len(self.waiting)
+
+    @property
+    def num_inflight_rounds(self) -> int:
+        return len(self._inflight)
 
     def has_unfinished_requests(self) -> bool:
         return bool(self.requests)
@@ -187,13 +192,13 @@ class BaseScheduler:
         if any(left.values()):
             raise RuntimeError(f"no request is left, but {', '.join(f'{n} {what}' for what, n in left.items() if n)}")
 
-    def drop_rounds(self, outputs: list[SchedulerOutput], now: float) -> None:
-        """Forget rounds in flight that will never return; what their requests had computed is not trusted.
+    def drop_rounds(self, now: float) -> None:
+        """Forget the rounds in flight, which will never return; what their requests had computed is not trusted.
 
         They start again, as after preemption; those that were ended meanwhile are let go.
         """
-        requests = {r for output in outputs for r in (*output.decodes, *(request for request, _ in output.prefills))}
-        self.num_inflight_rounds -= len(outputs)
+        requests = self._inflight_requests()
+        self._inflight.clear()
         self.decodes = [request for request in self.decodes if request not in requests]
         for request in sorted(requests, key=_latest):
             request.num_inflight_steps = 0
@@ -201,6 +206,9 @@ class BaseScheduler:
                 self._release_ended(request, [], now)
             else:
                 self._preempt(request, now)
+
+    def _inflight_requests(self) -> set[Request]:
+        return {r for output in self._inflight for r in (*output.decodes, *(request for request, _ in output.prefills))}
 
     # The round --------------------------------------------------------------------------------------
 
@@ -218,12 +226,11 @@ class BaseScheduler:
         if not plan.num_tokens:
             return None
         self._num_rounds += 1
-        self.num_inflight_rounds += 1
         if self.overlap:
             self.decodes += plan.decodes
             self.decodes += [r for r, _ in plan.prefills if not r.num_remaining_tokens and r.max_output_tokens]
         preempted_ids, self._preempted_ids = self._preempted_ids, []
-        return SchedulerOutput(
+        output = SchedulerOutput(
             step_id=self._num_rounds - 1,
             scheduled_time=now,
             token_budget=plan.token_budget,
@@ -246,6 +253,8 @@ class BaseScheduler:
             num_used_blocks=self.blocks.num_used,
             memory=self.memory,
         )
+        self._inflight.append(output)
+        return output
 
     def _compose_round(self, now: float) -> BatchPlan:
         plan = BatchPlan(self.token_budget, now)
@@ -292,27 +301,36 @@ class BaseScheduler:
     ) -> tuple[list[Request], list[Request]]:
         """Preempt the latest arrivals until each of `edge` can have a block; returns what is left of both.
 
-        A request with a step in flight is never preempted: if it needs room that nobody can give, it sits this round
-        out. Nothing is admitted in such a round: the room was made for decodes.
+        One with a step in flight is never preempted, nor is an earlier one in its place: its blocks are waited for, and
+        whoever needs one and does not get it sits this round out. Nothing is admitted in such a round, and with blocks
+        to wait for nothing prefilled: the room is for decodes.
         """
         plan.admitting = False
-        preemptable = sorted((r for r in (*ready, *self.partial) if not r.num_inflight_steps), key=_latest)
-        in_decodes, at_edge = set(ready), set(edge)
-        while len(at_edge) > self.blocks.num_free and preemptable:
-            victim = preemptable.pop()
-            in_decodes.discard(victim)
+        in_flight = self._inflight_requests()
+        coming = sum(len(request.block_ids) for request in in_flight if request.status.is_finished)
+        candidates = sorted({r for r in (*ready, *self.partial, *in_flight) if not r.status.is_finished}, key=_latest)
+        taken, at_edge = set(ready), set(edge)
+        while len(at_edge) > self.blocks.num_free + coming and candidates:
+            victim = candidates.pop()
+            if not victim.num_inflight_steps:
+                self._preempt(victim, plan.now)
+            else:
+                coming += len(victim.block_ids)
+                if victim in taken:
+                    self.decodes.append(victim)
+            taken.discard(victim)
             at_edge.discard(victim)
-            self._preempt(victim, plan.now)
-        if len(at_edge) > self.blocks.num_free:
-            late = sorted(at_edge, key=_latest)[self.blocks.num_free :]
-            self.decodes += late
-            in_decodes.difference_update(late)
-            at_edge.difference_update(late)
-        ready = [request for request in ready if request in in_decodes]
-        return ready, [request for request in edge if request in at_edge]
+        late = sorted(at_edge, key=_latest)[self.blocks.num_free :]
+        self.decodes += late
+        taken.difference_update(late)
+        at_edge.difference_update(late)
+        plan.prefilling = not coming
+        return [request for request in ready if request in taken], [request for request in edge if request in at_edge]
 
     def take_prefills(self, plan: BatchPlan) -> None:
         """Chunks for partial and waiting prompts, in one order, while budget is left; new ones need a seat and KV."""
+        if not plan.prefilling:
+            return
         plan.num_partial = len(self.partial)
         self.sizer.begin_round(plan, self.memory)
         self.gate.begin_round(plan, self.memory)
@@ -406,7 +424,7 @@ class BaseScheduler:
     def update(self, output: SchedulerOutput, result: StepResult, now: float) -> list[Request]:
         """Commit the oldest round in flight, ended at `now` (seconds); returns the requests that ended with it."""
         token_ids, execution_time, self.memory, logprobs, _ = result
-        self.num_inflight_rounds -= 1
+        self._inflight.popleft()
         if logprobs is not None:
             _keep_logprobs(output, logprobs)
         finished: list[Request] = []

@@ -129,10 +129,9 @@ class Engine:
 
     def _drop_rounds(self) -> None:
         """Whatever ends a round early, Ctrl-C too, ends all in flight; their requests can run again."""
-        rounds = list(self._inflight)
         self._inflight.clear()
         self.executor.shutdown()
-        self.scheduler.drop_rounds(rounds, self.clock.now())
+        self.scheduler.drop_rounds(self.clock.now())
 
 
 def replay(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -83,14 +83,12 @@ class LocalExecutor:
         return step_result(message, self.worker.execute(message))
 
     def wait(self, until: float | None = None) -> StepResult | None:
-        try:
-            result = self._results[0].result(None if until is None else max(0.0, until - self._clock.now()))
-        except TimeoutError:
-            if self._results[0].done():  # the round's own
-                raise
+        oldest = self._results[0]
+        wait([oldest], None if until is None else max(0.0, until - self._clock.now()))
+        if not oldest.done():
             return None
         self._results.popleft()
-        return result
+        return oldest.result()
 
     def time_operators(self) -> bool:
         self.worker.time_operators()
@@ -103,11 +101,7 @@ class LocalExecutor:
 
     def shutdown(self) -> None:
         """Waits for a round that runs in the thread."""
-        for result in self._results:
-            result.cancel()
-        for result in self._results:
-            if not result.cancelled():
-                result.exception()
+        wait([result for result in self._results if not result.cancel()])
         self._results.clear()
         self._encoder = RoundEncoder(self._seed)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sarathi.clock import Clock
 from sarathi.config import EndpointConfig, RayExecutorConfig
@@ -17,11 +17,9 @@ from sarathi.executor.local import LocalParts, round_limits, step_result
 from sarathi.executor.ray_cluster import choose_device, join_or_start, reserve
 from sarathi.executor.ray_worker import MakeWorker
 from sarathi.executor.ray_workers import Answers, RayWorkers
+from sarathi.simulation.models import shape_from_config
 from sarathi.worker.batch import WorkerOutput
 from sarathi.worker.message import RoundEncoder, RoundMessage
-
-if TYPE_CHECKING:
-    from sarathi.simulation.models import ModelShape
 
 DRAIN_SECONDS = 20.0  # for rounds in flight when a run is broken off
 
@@ -113,12 +111,16 @@ def build_ray(config: EndpointConfig, max_num_seqs: int) -> LocalParts:
 
 
 def _build_ray(config: EndpointConfig, max_num_seqs: int) -> LocalParts:
-    from sarathi.model.checkpoint import find_model
+    from sarathi.model.checkpoint import find_model, open_checkpoint
     from sarathi.model.tokenizer import eos_token_ids, load_tokenizer
 
     settings, model, parallel = config.executor_config, config.model_config, config.parallel_config
     assert isinstance(settings, RayExecutorConfig)
-    tokenizer = load_tokenizer(model.model)  # first, for it is soon told where there is no such model
+    # First what can be told without workers, which take a while to start.
+    tokenizer = load_tokenizer(model.model)
+    checkpoint = open_checkpoint(model.model, model.load_format, model.seed)
+    shape = shape_from_config(checkpoint.path, checkpoint.config)
+    shape.check_parallel(parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
     join_or_start(settings.address, parallel.world_size)
     device = choose_device(settings.device)
     make_worker = MakeWorker(
@@ -144,7 +146,7 @@ def _build_ray(config: EndpointConfig, max_num_seqs: int) -> LocalParts:
         timeout=settings.timeout,
     )
     try:
-        shape: ModelShape = workers.call("shape")[0]
+        shape = workers.call("shape")[0]
         limits = round_limits(config, shape, max_num_seqs)
         num_blocks = config.cache_config.num_gpu_blocks or min(workers.call("max_num_blocks", **limits))
         workers.call("allocate_kv_cache", num_blocks, **limits)
@@ -170,9 +172,5 @@ def _build_ray(config: EndpointConfig, max_num_seqs: int) -> LocalParts:
         num_blocks=num_blocks,
         device=device,
         dtype_bytes=dtype.itemsize,
-        notes=[f"{description}, {num_stages} x {parallel.tensor_parallel_size} workers", *_places(workers)],
+        notes=[f"{description}, {num_stages} x {parallel.tensor_parallel_size} workers", *workers.names()],
     )
-
-
-def _places(workers: RayWorkers) -> list[str]:
-    return [f"rank {rank}: {place}" for rank, place in enumerate(workers.places())]

@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import signal
+import socket
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NamedTuple
 
 from sarathi.errors import FieldError
+from sarathi.executor.ray_guard import start_guard
 
+KNOCK_SECONDS = 5.0
 RESERVE_SECONDS = 10.0  # a worker that has just ended frees its CPU a moment later
 STORE_BYTES = 80 << 20  # Ray's least: what goes to workers and comes back is small
 _SHARE_OF_NODE = 0.001  # of a node's own resource, which says where something runs and never runs out
@@ -57,8 +64,8 @@ class Reservation(NamedTuple):
 def join_or_start(address: str | None, num_workers: int) -> None:
     """Make this process a driver of Ray, unless it is one already.
 
-    Joins the cluster at `address`, or the one that RAY_ADDRESS names; without either Ray is started on this machine, and
-    ends with this process. Raises FieldError of `address` where no cluster answers there.
+    Joins the cluster at `address`, or the one that RAY_ADDRESS names; without either Ray is started on this machine
+    and ends with this process. Raises FieldError of `address` where no cluster answers there.
     """
     import ray
 
@@ -68,20 +75,55 @@ def join_or_start(address: str | None, num_workers: int) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address != "local":
         try:
+            _knock(address)
             ray.init(address=address, **quiet)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise FieldError("address", f"no Ray cluster answers at '{address}' ({error}); null starts one") from error
+        except (OSError, RuntimeError, ValueError) as error:
+            text = f"no Ray cluster that takes this process in is at '{address}' ({error}); null starts one"
+            raise FieldError("address", f"{text}, and RAY_AUTH_TOKEN must be the cluster's, if it has one") from error
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Workers are only as many as are asked for: none is started in advance.
-    ray.init(
-        address="local",
-        num_cpus=max(num_workers, os.cpu_count() or 1),
-        include_dashboard=False,
-        object_store_memory=STORE_BYTES,
-        _system_config={"prestart_worker_first_driver": False},
-        **quiet,
-    )
+    start_guard()
+    with _heeding_ctrl_c():
+        ray.init(
+            address="local",
+            num_cpus=max(num_workers, os.cpu_count() or 1),
+            include_dashboard=False,
+            object_store_memory=STORE_BYTES,
+            _system_config={"prestart_worker_first_driver": False},
+            **quiet,
+        )
+
+
+def _knock(address: str) -> None:
+    """Raises OSError where nobody listens, which Ray would try again for ten minutes."""
+    host, _, port = address.rpartition(":")
+    if port.isdigit():
+        with socket.create_connection((host.strip("[]"), int(port)), KNOCK_SECONDS):
+            pass
+
+
+@contextmanager
+def _heeding_ctrl_c() -> Iterator[None]:
+    """Raises the KeyboardInterrupt that Python drops where it comes while a process is forked."""
+    is_main, handler = threading.current_thread() is threading.main_thread(), signal.getsignal(signal.SIGINT)
+    if not (is_main and callable(handler)):
+        yield
+        return
+    interrupted = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        handler(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if interrupted:
+        raise KeyboardInterrupt
 
 
 def choose_device(name: str) -> str:

@@ -32,8 +32,8 @@ class RayWorkers:
         make_worker: called by each rank in its own process; gives the rank's worker.
         timeout: seconds after which an answer counts as lost.
 
-    Whatever goes wrong in one worker ends all of them: RuntimeError that names its rank, WorkerLostError where its process
-    is gone. FieldErrors of workers arrive as such. At the latest the workers end with this object.
+    Whatever goes wrong in one worker ends all of them: RuntimeError that names its rank, WorkerLostError where its
+    process is gone. FieldErrors of workers arrive as such. At the latest the workers end with this object.
     """
 
     def __init__(
@@ -119,9 +119,9 @@ class RayWorkers:
         self._unanswered.clear()
         self._close()
 
-    def places(self) -> list[str]:
-        """Process and node of each rank."""
-        return [f"process {host.pid} on {self._addresses[host.node_id]}" for host in self._hosts]
+    def names(self) -> list[str]:
+        """What each rank is: its place among the others, its process and node."""
+        return [self._name(rank) for rank in range(len(self._actors))]
 
     def _ask(self, send: Callable[[Any, int], Any]) -> Answers:
         """`send` makes the call to one actor and returns Ray's reference to the answer."""
@@ -160,7 +160,10 @@ class RayWorkers:
 
     def _name(self, rank: int) -> str:
         stage, tensor_rank = divmod(rank, self._tensor_size)
-        where = f"; {self.places()[rank]}" if self._hosts else ""
+        where = ""
+        if self._hosts:
+            host = self._hosts[rank]
+            where = f"; process {host.pid} on {self._addresses[host.node_id]}"
         return f"rank {rank} (stage {stage}, tensor rank {tensor_rank}{where})"
 
     def _fail(self) -> NoReturn:

@@ -1,19 +1,17 @@
 """The parts of a transformer: linear layers with packed weights, norms, rotary embedding, MLPs.
 
 They know sizes and tensors, and neither batches nor the names that checkpoints give them. Weights are plain tensors,
-empty until somebody fills them. On a CPU oneDNN packs each once, which is up to three times as fast at few rows, and
-computes what follows a product while its result is in the cache.
+empty until somebody fills them, and packed afterwards.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from sarathi.model.architecture import Architecture, Rope
+from sarathi.model.packed import PackedGated, PackedLinear, compiled_ops, pack_gated, pack_linear
 from sarathi.worker.parallel import SINGLE, Parallel
 
 
@@ -24,24 +22,22 @@ class Linear(nn.Module):
         super().__init__()
         self.weight: Tensor | None = torch.empty(out_features, in_features, dtype=dtype)
         self.bias = torch.empty(out_features, dtype=dtype) if bias else None
-        self._packed: Any = None
+        self._packed: PackedLinear | None = None
 
     def pack(self) -> None:
-        """Have oneDNN lay the weight out for its kernels, where it can; the plain one is given up."""
+        """Lay the weight out for the device's kernels, where there are some; the plain one is given up."""
         assert self.weight is not None
-        if can_pack(self.weight):
-            self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight)
+        self._packed = pack_linear(self.weight, self.bias)
+        if self._packed is not None:
             self.weight = None
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """(T, in_features) to (T, out_features), added to `residual`."""
-        if self._packed is None:
-            assert self.weight is not None
-            y = functional.linear(x, self.weight, self.bias)
-            return y if residual is None else y.add_(residual)
-        if residual is None:
-            return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
-        return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._packed, self.bias, "add")
+        if self._packed is not None:
+            return self._packed(x, residual)
+        assert self.weight is not None
+        y = functional.linear(x, self.weight, self.bias)
+        return y if residual is None else y.add_(residual)
 
 
 class RowParallelLinear(Linear):
@@ -58,7 +54,10 @@ class RowParallelLinear(Linear):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """(T, in_features) to (T, out_features), the same on every rank, as `residual` must be."""
-        y = super().forward(x, residual if self._parallel.tensor_rank == 0 else None)
+        return self.reduce(super().forward(x, residual if self._parallel.tensor_rank == 0 else None))
+
+    def reduce(self, y: Tensor) -> Tensor:
+        """The sum over the tensor group, in place; apart, so that it can be timed apart."""
         return self._parallel.all_reduce(y)
 
 
@@ -97,42 +96,25 @@ class GatedLinear(nn.Module):
         super().__init__()
         self.weight: Tensor | None = torch.empty(2 * out_features, in_features, dtype=dtype)
         self.bias = torch.empty(2 * out_features, dtype=dtype) if bias else None
-        self._packed: tuple[Any, Any] | None = None
+        self._packed: PackedGated | None = None
 
     def pack(self) -> None:
-        """As Linear.pack, but gate and up apart: silu and product are then done by their kernels."""
+        """As Linear.pack."""
         assert self.weight is not None
-        if can_pack(self.weight):
-            gate, up = (torch.ops.mkldnn._reorder_linear_weight(half) for half in self.weight.chunk(2))
-            self._packed = gate, up
+        self._packed = pack_gated(self.weight, self.bias)
+        if self._packed is not None:
             self.weight = None
 
     def forward(self, x: Tensor) -> Tensor:
-        if self._packed is None:
-            assert self.weight is not None
-            gate, up = functional.linear(x, self.weight, self.bias).chunk(2, -1)
-            return functional.silu(gate).mul_(up)
-        gate_bias, up_bias = (None, None) if self.bias is None else self.bias.chunk(2)
-        gate = torch.ops.mkldnn._linear_pointwise(x, self._packed[0], gate_bias, "swish", [], "")
-        return torch.ops.mkldnn._linear_pointwise.binary(x, gate, self._packed[1], up_bias, "mul")
-
-
-def can_pack(weight: Tensor) -> bool:
-    """Whether oneDNN packs this weight here: float32 everywhere, 16-bit types where the CPU computes in them."""
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
-        return False
-    if weight.dtype is torch.bfloat16:
-        return torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    if weight.dtype is torch.float16:
-        return torch.ops.mkldnn._is_mkldnn_fp16_supported()
-    return weight.dtype is torch.float32
+        if self._packed is not None:
+            return self._packed(x)
+        assert self.weight is not None
+        gate, up = functional.linear(x, self.weight, self.bias).chunk(2, -1)
+        return functional.silu(gate).mul_(up)
 
 
 class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension, the quotient in float32.
-
-    Few small operations: torch's own rms_norm is made of more of them on a CPU and takes twice as long.
-    """
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension, the quotient in float32."""
 
     def __init__(self, size: int, eps: float, dtype: torch.dtype) -> None:
         super().__init__()
@@ -140,6 +122,8 @@ class RMSNorm(nn.Module):
         self._eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        if (ops := compiled_ops(self.weight)) is not None:
+            return ops.rms_norm(x, self.weight, self._eps)
         wide = x.float()
         scale = wide.square().mean(-1, keepdim=True).add_(self._eps).rsqrt_()
         return (wide * scale).to(x.dtype).mul_(self.weight)
@@ -214,4 +198,8 @@ class MixtureOfExperts(nn.Module):
             output.index_add_(0, rows, self.experts[index](x[rows]).mul_(weights[rows, places, None]))
         if self._parallel.tensor_rank == 0:
             output.add_(residual)
-        return self._parallel.all_reduce(output)
+        return self.reduce(output)
+
+    def reduce(self, y: Tensor) -> Tensor:
+        """As RowParallelLinear.reduce."""
+        return self._parallel.all_reduce(y)

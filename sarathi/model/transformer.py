@@ -176,7 +176,7 @@ class DecoderModel(nn.Module):
         if self.norm is None or self.head is None:
             return x
         logits = self.parallel.gather_last_dim(self.head(self.norm(x[output_rows])))
-        return None if logits is None else logits[:, : self.shard.vocab_size].float()
+        return None if logits is None else logits[:, : self.shard.vocab_size].float().contiguous()  # changed in place
 
     def targets(self) -> dict[str, Target]:
         """Where each tensor of a checkpoint goes, by its Hugging Face name: a weight, or a part of a fused one."""

@@ -34,7 +34,7 @@ class Batch:
     positions: np.ndarray  # (T,) int64, from 0 in each sequence
     query_starts: np.ndarray  # (S + 1,) int32: sequence s has the tokens query_starts[s] to query_starts[s + 1]
     context_lens: np.ndarray  # (S,) int32: tokens in the KV cache once this round has written its own
-    block_tables: np.ndarray  # (S, M) int32, padded with 0: block of each block_size tokens of the context
+    block_tables: np.ndarray  # (S, M) int32: block of each block_size tokens of the context; what follows means nothing
     output_rows: np.ndarray  # (R,) int64 into T: the last token of each sequence that gives an output token
     output_seqs: np.ndarray  # (R,) int64 into S
     sampling: list[SamplingInput] | None  # one for each output row; None: all greedy and plain

@@ -175,7 +175,7 @@ class Worker:
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> WorkerOutput:
-        """The round's share of this rank, measured without the wait for the stage before."""
+        """The round's share of this rank, measured without the waits for the stages before and after."""
         parallel = self.parallel
         hidden = None
         if not parallel.is_first_stage:
@@ -184,14 +184,15 @@ class Worker:
         result = self._runner.forward(batch, hidden)
         token_ids: list[int] = []
         logprobs: list[TokenLogprobs | None] | None = None
-        if not parallel.is_last_stage:
-            assert result is not None
-            parallel.send(result)
-        elif result is not None and len(result):
+        if parallel.is_last_stage and result is not None and len(result):
             token_ids, logprobs = self._sampler.sample(result, batch.sampling)
         if self._shares_tokens and len(batch.output_rows):
             token_ids = parallel.broadcast_tokens(token_ids, len(batch.output_rows), self.device)
-        return WorkerOutput(token_ids, logprobs, self._caught_up() - started, self._memory.stats())
+        execution_time = self._caught_up() - started
+        if not parallel.is_last_stage:
+            assert result is not None
+            parallel.send(result)
+        return WorkerOutput(token_ids, logprobs, execution_time, self._memory.stats())
 
     def time_operators(self) -> None:
         """From now on give each round's time by operator, and in `other` what is left of it.
