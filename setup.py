@@ -30,7 +30,7 @@ ENGINE = [
 ]
 RAY = ["ray>=2.40"]
 # It compiles kernels when they are first used, with torch for CUDA and a CUDA toolkit, which are nobody's dependencies.
-CUDA = ["flashinfer-python>=0.6"]
+CUDA = ["flashinfer-python>=0.7"]
 TEST = ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100"]
 # The nodejs extra carries node in a wheel, so that pyright downloads nothing when it runs.
 LINT = ["ruff>=0.17", "pyright[nodejs]>=1.1.410", "types-PyYAML", "types-tabulate", "types-tqdm"]

@@ -7,14 +7,16 @@ Where torch finds no CUDA device it exits with status 1 and one line.
 from __future__ import annotations
 
 import argparse
+import os
 import platform
+import signal
 import subprocess
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from importlib import metadata
 from typing import NamedTuple
 
@@ -34,9 +36,9 @@ COMPILING_SECONDS = 420
 SECTIONS = {
     "attention": Section("gpu_check_sections", 20, "FlashInfer = SDPA"),
     "tokens": Section("gpu_check_sections", 60, "tokens of the GPU = those of the CPU (SmolLM2)"),
-    "rounds": Section("gpu_check_sections", 50, "rounds of a Qwen3-8B-shaped model, CUDA graphs on and off"),
-    "overlap": Section("gpu_check_serving", 30, "overlap on and off (SmolLM2)"),
-    "lprs": Section("gpu_check_serving", 80, "rounds collected, predictor trained, LPRS against static budgets"),
+    "rounds": Section("gpu_check_sections", 45, "rounds of a Qwen3-8B-shaped model, CUDA graphs on and off"),
+    "overlap": Section("gpu_check_serving", 25, "overlap on and off (SmolLM2)"),
+    "lprs": Section("gpu_check_serving", 90, "rounds collected, predictor trained, LPRS against static budgets"),
 }
 
 
@@ -89,27 +91,37 @@ def _function(name: str) -> Callable[[Report], None]:
 
 
 def _run_apart(name: str, section: Section, is_dry: bool) -> tuple[list[str], bool]:
-    """What a section printed on stdout, told as it comes, and whether it failed."""
+    """What a section printed on stdout, told as it comes, and whether it failed.
+
+    Processes that it started, such as one that collects rounds, end with it at the latest.
+    """
     budget = section.seconds + (COMPILING_SECONDS if name == "attention" else 0)
     command = [sys.executable, "-m", "benchmarks.gpu_check", f"--section={name}"]
+    command += ["--dry-run-on-cpu"] if is_dry else []
     started = time.perf_counter()
     lines = [f"-- {section.title}"]
     print(lines[0], flush=True)
-    with subprocess.Popen(
-        [*command, *(["--dry-run-on-cpu"] if is_dry else [])], stdout=subprocess.PIPE, text=True
-    ) as process:
-        timer = threading.Timer(budget, process.kill)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        timer = threading.Timer(budget, _kill_session, [process.pid])
         timer.start()
-        assert process.stdout is not None
-        for line in process.stdout:
-            print(line, end="", flush=True)
-            lines.append(line.rstrip("\n"))
-        status = process.wait()
-        timer.cancel()
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                lines.append(line.rstrip("\n"))
+            status = process.wait()
+        finally:  # on Ctrl-C too, which a session of its own does not get
+            timer.cancel()
+            _kill_session(process.pid)
     taken = time.perf_counter() - started
     lines.append(f"     {taken:.0f} s" if status in (0, 1) else f"FAIL {name}: {_end(status, taken, budget)}")
     print(lines[-1], flush=True)
     return lines, status != 0
+
+
+def _kill_session(leader: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 def _end(status: int, taken: float, budget: int) -> str:
@@ -137,4 +149,5 @@ def _version(package: str) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the section that runs is ended first
     sys.exit(main())

@@ -25,7 +25,8 @@ from sarathi.system import load_shared_parts
 
 NEAR = 0.1  # of the target
 TARGET_PERCENTILE = 75  # of the times of collected rounds: above those of decodes alone
-STATIC_BUDGETS = (4, 2, 1)  # fractions of LPRS's budget
+NO_FIGURES = ("--no-metrics_config_plots", "--no-metrics_config_report")
+STATIC_BUDGETS = (4, 1)  # fractions of LPRS's budget
 
 
 def overlap(report: Report) -> None:
@@ -98,7 +99,7 @@ def _replay_at_target(report: Report, common: list[str], trained: Path, target_m
     means: dict[str, float] = {}
     for name, one in flags.items():
         with tempfile.TemporaryDirectory() as directory:
-            config = parse_args([*one, f"--output_dir={directory}", f"--time_limit={setup.replay[3]}"])
+            config = parse_args([*one, f"--output_dir={directory}", f"--time_limit={setup.replay[3]}", *NO_FIGURES])
             system = build_system(config, parts)
             workload = with_random_tokens(_workload(setup), ordinary_token_ids(system), 3)
             result = run_benchmark(config, workload, system=system)

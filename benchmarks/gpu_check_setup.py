@@ -48,7 +48,7 @@ class Setup:
     job: tuple[int, int, int]  # requests of a batch job, prompt tokens, output tokens
     collect_minutes: float
     train_epochs: int
-    max_target_tokens: int  # budget of LPRS
+    max_target_tokens: int  # budget of LPRS, within what rounds of predictor.collect's grid local have
     replay: tuple[int, int, int, float]  # requests, least and most prompt tokens, most seconds
 
     @property
@@ -72,10 +72,10 @@ def real_setup() -> Setup:
         num_decodes_beside=10,
         repetitions=20,
         job=(64, 128, 128),
-        collect_minutes=0.5,
+        collect_minutes=0.2,
         train_epochs=100,
-        max_target_tokens=1024,
-        replay=(400, 200, 1500, 6.0),
+        max_target_tokens=512,
+        replay=(120, 200, 1500, 2.0),
     )
 
 

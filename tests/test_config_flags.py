@@ -229,7 +229,10 @@ P = "--request_generator_config_type SYNTHETIC --poisson_request_interval_genera
         ),
         ("--scheduler_config_type FIFO", "--scheduler_config_type: 'FIFO' is not known; one of SARATHI, AGING, SPF, "),
         ("--scheduler_config_type my-module.X", "--custom_scheduler_config_class_path: 'my-module.X' is not allowed"),
-        ("--executor_config_type CLOUD", "--executor_config_type: 'CLOUD' is not known; one of AUTO, SIMULATED, LOCAL, RAY"),
+        (
+            "--executor_config_type CLOUD",
+            "--executor_config_type: 'CLOUD' is not known; one of AUTO, SIMULATED, LOCAL, RAY",
+        ),
         (
             "--interval_generator_config_type TRACE",
             "--trace_request_interval_generator_config_trace_file: a CSV file with a column arrival_time (dates and ",

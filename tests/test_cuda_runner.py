@@ -23,9 +23,10 @@ from sarathi.model.architecture import Architecture
 from sarathi.model.checkpoint import open_checkpoint
 from sarathi.model.transformer import DecoderModel, load_model
 from sarathi.worker.batch import Batch
-from sarathi.worker.cuda_runner import CudaRunner, Replay
+from sarathi.worker.cuda_runner import GRAPH_SIZES, CudaRunner, Replay, graph_sizes
 from sarathi.worker.parallel import SINGLE, Parallel
 from sarathi.worker.runner import ModelRunner
+from sarathi.worker.worker import Worker
 from tests.flashinfer_reference import backend_on_reference
 from tests.test_attention import make_batch
 
@@ -43,6 +44,7 @@ CONFIG: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 BLOCK_SIZE, NUM_BLOCKS = 4, 40
+NUM_SEQS = 64
 
 
 @pytest.fixture
@@ -123,7 +125,7 @@ class Runners:
 def test_decodes_are_replayed_and_other_rounds_are_not(flashinfer, folder):
     both = Runners(flashinfer, load(folder))
     both.check(decodes([5, 9], 0))
-    both.runner.warm_up()
+    both.runner.warm_up(NUM_SEQS)
     assert both.capture.num_captured == 7  # 1 to 32: the next size is more than there are blocks
     replayed = 0
     for seed, contexts in enumerate(([5], [3, 9], [4, 1, 7], [1] * 5, [13, 2, 8, 4, 5, 6, 7, 1, 2], [6, 6])):
@@ -137,10 +139,27 @@ def test_decodes_are_replayed_and_other_rounds_are_not(flashinfer, folder):
     assert both.capture.num_replayed == replayed + 1
 
 
+@pytest.mark.parametrize(("num_seqs", "sizes"), [(1, [1]), (3, [1, 2, 4]), (8, [1, 2, 4, 8]), (9, [1, 2, 4, 8, 16])])
+def test_graphs_for_as_many_requests_as_there_can_be(flashinfer, folder, num_seqs, sizes):
+    both = Runners(flashinfer, load(folder))
+    assert list(graph_sizes(num_seqs)) == sizes
+    both.runner.warm_up(num_seqs)
+    assert both.capture.num_captured == len(sizes)
+    both.check(decodes([5] * num_seqs, 0))
+    both.check(decodes([5] * (sizes[-1] + 1), 0))  # more than was said still works
+    assert both.capture.num_replayed == 1
+    of_a_size = flashinfer.WRAPPER_BYTES + (4 << 20)  # plan of the one window, graph
+    assert both.runner.graph_bytes(num_seqs) == len(sizes) * of_a_size + 4 * CONFIG["vocab_size"] * sizes[-1]
+
+
+def test_no_graph_for_more_than_the_largest():
+    assert graph_sizes(256) == graph_sizes(5000) == GRAPH_SIZES
+
+
 def test_only_asked_rows_are_given(flashinfer, folder):
     """A last chunk of one token that is not a prompt's last gives none."""
     both = Runners(flashinfer, load(folder))
-    both.runner.warm_up()
+    both.runner.warm_up(NUM_SEQS)
     assert len(both.check(decodes([5, 9, 3], 1, output_rows=[0, 2]))) == 2
     assert len(both.check(decodes([5, 9], 1, output_rows=[]))) == 0
     assert both.capture.num_replayed == 2
@@ -150,7 +169,7 @@ def test_pipeline_stages(flashinfer, folder):
     """What a stage gave is not overwritten by its next round; together the stages are the model."""
     first, last = (Runners(flashinfer, load(folder, Parallel(stage=stage, num_stages=2))) for stage in (0, 1))
     for stage in (first, last):
-        stage.runner.warm_up()
+        stage.runner.warm_up(NUM_SEQS)
     batches = [decodes([5, 9, 3], 2), decodes([4, 2, 6], 3)]
     hidden = [first.check(batch) for batch in batches]
     assert not torch.equal(*hidden)
@@ -161,7 +180,7 @@ def test_pipeline_stages(flashinfer, folder):
 
 def test_without_graphs(flashinfer, folder):
     both = Runners(flashinfer, load(folder))
-    both.runner.warm_up()
+    both.runner.warm_up(NUM_SEQS)
     both.runner.use_graphs = False
     both.check(decodes([5, 9], 0))
     assert both.capture.num_replayed == 0
@@ -171,5 +190,15 @@ def test_without_graphs(flashinfer, folder):
         CudaRunner(load(folder, Parallel(tensor_size=2)), both.runner.attention, both.pages, CPU, both.capture),
     ):
         before = both.capture.num_captured
-        runner.warm_up()
-        assert not runner.can_capture and runner.graph_bytes == 0 and both.capture.num_captured == before
+        runner.warm_up(NUM_SEQS)
+        assert not runner.can_capture and runner.graph_bytes(NUM_SEQS) == 0 and both.capture.num_captured == before
+
+
+def test_a_worker_waits_before_pinned_buffers_are_filled_again(monkeypatch, folder):
+    worker = Worker(str(folder), load_format="dummy", device="cpu")
+    order: list[str] = []
+    monkeypatch.setattr(worker, "device", torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: order.append("wait"))
+    monkeypatch.setattr(worker._runner, "forward", lambda batch, hidden: order.append("fill"))
+    worker.run(decodes([5], 0))
+    assert order == ["wait", "fill", "wait"]

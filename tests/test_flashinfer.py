@@ -22,6 +22,7 @@ from sarathi.attention.base import AttentionLayout, GraphBackend
 from sarathi.attention.flashinfer_metadata import build_metadata, pad_decodes
 from sarathi.attention.sdpa import SdpaBackend
 from sarathi.errors import FieldError
+from tests import flashinfer_reference
 from tests.flashinfer_reference import BACKEND, backend_on_reference
 from tests.test_attention import MIXED, Case, make_batch
 
@@ -60,11 +61,11 @@ def test_arrays_of_a_round():
     assert metadata.positions.tolist() == [8, 3, 5, 6, 7, 0]
     chunks = metadata.chunks()
     assert chunks.query_starts.tolist() == [0, 3, 4] and chunks.kv_indptr.tolist() == [0, 2, 3]
-    assert chunks.kv_indices.tolist() == [*tables[2, :2], tables[3, 0]]
-    assert chunks.batch_indices.tolist() == [0, 0, 0, 1] and chunks.positions.tolist() == [5, 6, 7, 0]
+    assert chunks.kv_indices.tolist() == [*tables[2, :2], tables[3, 0]] and chunks.last_page_lens.tolist() == [4, 1]
     for part in (metadata, chunks):
-        for name in ("query_starts", "kv_indptr", "kv_indices", "last_page_lens", "batch_indices", "positions"):
+        for name in ("query_starts", "kv_indptr", "kv_indices", "last_page_lens"):
             assert getattr(part, name).dtype == np.int32, name
+    assert metadata.batch_indices.dtype == metadata.positions.dtype == np.int32
 
 
 def test_blocks_that_a_prompt_has_and_does_not_use_yet_are_left_out():
@@ -98,6 +99,22 @@ def test_layers_with_windows_of_their_own(backends, chunks):
     for seed in range(2):
         for window in (3, None, 8, 3):
             make_case(chunks, window, seed).check(backend)
+
+
+@pytest.mark.parametrize("block_size", [4, 128])
+def test_kernels_of_short_and_long_chunks_are_tried_out(backends, monkeypatch, block_size):
+    """FlashInfer chooses by the longest chunk of a plan, on Hopper at 64; decodes are planned as such."""
+    longest: list[int] = []
+    wrapper = flashinfer_reference.Prefill
+    run = wrapper.run
+
+    def note(self: Any, q: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        longest.append(int(np.diff(self._query_starts).max()))
+        return run(self, q, *args, **kwargs)
+
+    monkeypatch.setattr(wrapper, "run", note)
+    backends.FlashInferBackend(make_layout((None, 3), block_size), torch.float32, CPU)
+    assert len(longest) == 4 and min(longest) <= 64 < max(longest)
 
 
 @pytest.mark.parametrize(("num_heads", "uses"), [(2, False), (6, False), (8, True), (14, True)])

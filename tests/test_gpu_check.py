@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("torch")
@@ -16,6 +19,8 @@ import torch
 
 from benchmarks import gpu_check, gpu_check_sections, gpu_check_serving
 from benchmarks.gpu_check_setup import Report, Setup, dry_setup, real_setup, simulated_twin
+from predictor.grids import Pool, local_grid
+from sarathi.config import BenchmarkConfig, CustomSchedulerConfig
 from sarathi.simulation.devices import DEVICES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -101,9 +106,51 @@ def test_a_section_ends_with_its_budget(monkeypatch):
     assert failed and lines == ["-- none", "FAIL attention: stopped after its 0 s"]
 
 
+STARTS_ANOTHER = """#!/bin/sh
+sleep 300 >&2 &
+echo $!
+wait
+"""
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_what_a_section_started_ends_with_it(monkeypatch, tmp_path, interrupted):
+    script, printed = tmp_path / "python", []
+    script.write_text(STARTS_ANOTHER)
+    script.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(script))
+
+    def told(text: str, **options: object) -> None:
+        printed.append(text)
+        if interrupted and len(printed) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(gpu_check, "print", told, raising=False)
+    section = gpu_check.Section("none", 60 if interrupted else 1, "none")
+    if interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            gpu_check._run_apart("lprs", section, is_dry=True)
+    else:
+        lines, failed = gpu_check._run_apart("lprs", section, is_dry=True)
+        assert failed and lines[-1] == "FAIL lprs: stopped after its 1 s"
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(int(printed[1]))
+        deadline = time.monotonic() + 5
+        while process.status() != psutil.STATUS_ZOMBIE:  # whoever inherits it may not look
+            assert time.monotonic() < deadline, "still running"
+            time.sleep(0.01)
+
+
 def test_budgets_leave_room():
     assert sum(section.seconds for section in gpu_check.SECTIONS.values()) <= 240
     assert real_setup().device == "cuda"
+
+
+def test_what_lprs_may_choose_was_collected():
+    jobs = local_grid(BenchmarkConfig(), Pool([(10, 4)], [(10, 4)], []))
+    schedulers = [job.config.scheduler_config for job in jobs]
+    random_chunks = [one.chunk_size for one in schedulers if isinstance(one, CustomSchedulerConfig)]
+    assert real_setup().max_target_tokens <= max(random_chunks)
 
 
 @pytest.mark.slow

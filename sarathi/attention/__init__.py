@@ -80,7 +80,7 @@ def _flashinfer(device: torch.device, dtype: torch.dtype, layout: AttentionLayou
         return f"FLASHINFER needs flashinfer-python ({_first_line(error)}); {INSTALL_CUDA}"
     if layout is None:
         return "FLASHINFER needs the sizes of the heads"
-    if (reason := unsupported(layout, dtype)) is not None:
+    if (reason := unsupported(layout)) is not None:
         return reason
     try:
         return FlashInferBackend(layout, dtype, device)

@@ -27,6 +27,8 @@ WORKSPACE_BYTES = 384 << 20
 WRAPPER_BYTES = 8 << 20  # that a wrapper takes for its plan, on the device and pinned on the host
 KV_LAYOUT = "HND"
 TENSOR_CORES_FROM = 4  # query heads of a KV head from which on tensor cores decode faster, though tiles are half empty
+# On Hopper a plan takes other kernels where its longest chunk has more than 64 queries (prefill.py of FlashInfer 0.7).
+TRIED_CHUNKS = (2, 65)
 
 
 class _Round(NamedTuple):
@@ -53,10 +55,8 @@ class _GraphBuffers(NamedTuple):
     decode: dict[tuple[int, int | None], Any]  # by number of decodes and window
 
 
-def unsupported(layout: AttentionLayout, dtype: torch.dtype) -> str | None:
+def unsupported(layout: AttentionLayout) -> str | None:
     """Why FlashInfer cannot serve this, if so."""
-    if dtype not in (torch.float16, torch.bfloat16):
-        return f"FLASHINFER computes in float16 and bfloat16, not in {str(dtype).removeprefix('torch.')}"
     if layout.head_dim not in HEAD_DIMS:
         return f"FLASHINFER has kernels for heads of {', '.join(map(str, HEAD_DIMS))}, not of {layout.head_dim}"
     return None
@@ -92,8 +92,7 @@ class FlashInferBackend:
     def begin_round(self, batch: Batch) -> None:
         metadata = build_metadata(batch, self._layout.block_size)
         staging = self._staging
-        staging.begin()
-        copies = _Round(
+        self._round = copies = _Round(
             metadata.num_decodes,
             *(staging.copy(name, getattr(metadata, name)) for name in _Round._fields[1:6]),
             decode=self._decode,
@@ -101,8 +100,6 @@ class FlashInferBackend:
         )
         self._plan_decodes(metadata, copies.kv_indices, self._decode)
         self._plan_chunks(metadata, copies.kv_indices)
-        staging.end()
-        self._round = copies
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, kv_cache: Tensor, scale: float, window: int | None
@@ -156,12 +153,10 @@ class FlashInferBackend:
         metadata = build_metadata(batch, self._layout.block_size)
         assert metadata.num_decodes == size
         staging = self._staging
-        staging.begin()
         staging.copy("positions", metadata.positions, out=buffers.positions)
         wrappers = {window: buffers.decode[size, window] for window in self._windows}
         # A plan copies what it is given into the wrapper's buffers, which are these.
         self._plan_decodes(metadata, staging.copy("kv_indices", metadata.kv_indices), wrappers)
-        staging.end()
         self._round = _Round(
             size,
             buffers.batch_indices[:size],
@@ -223,24 +218,25 @@ class FlashInferBackend:
         }
 
     def _try_out(self) -> None:
-        """A decode and a chunk in two pages of their own."""
+        """Rounds of a decode and a chunk, all in one page and all zeros."""
         layout = self._layout
-        batch = Batch(
-            token_ids=np.zeros(3, np.int64),
-            positions=np.array([0, 0, 1]),
-            query_starts=np.array([0, 1, 3], np.int32),
-            context_lens=np.array([1, 2], np.int32),
-            block_tables=np.array([[0, 0], [1, 2]], np.int32),
-            output_rows=np.array([0, 2]),
-            output_seqs=np.arange(2),
-            sampling=None,
-        )
-        shape = (3, 2, layout.num_kv_heads, layout.block_size, layout.head_dim)
+        shape = (1, 2, layout.num_kv_heads, layout.block_size, layout.head_dim)
         pages = torch.zeros(shape, dtype=self._dtype, device=self._device)
-        query = torch.zeros(3, layout.num_heads, layout.head_dim, dtype=self._dtype, device=self._device)
-        key = query[:, : layout.num_kv_heads]
-        self.begin_round(batch)
-        for window in self._windows:
-            self.forward(query, key, key, pages, self._scale, window)
-        if self._device.type == "cuda":  # what a kernel runs into is told by the next call that waits
-            torch.cuda.synchronize(self._device)
+        for chunk in TRIED_CHUNKS:
+            batch = Batch(
+                token_ids=np.zeros(1 + chunk, np.int64),
+                positions=np.append(0, np.arange(chunk)),
+                query_starts=np.array([0, 1, 1 + chunk], np.int32),
+                context_lens=np.array([1, chunk], np.int32),
+                block_tables=np.zeros((2, -(-chunk // layout.block_size)), np.int32),
+                output_rows=np.array([0, chunk]),
+                output_seqs=np.arange(2),
+                sampling=None,
+            )
+            query = torch.zeros(1 + chunk, layout.num_heads, layout.head_dim, dtype=self._dtype, device=self._device)
+            key = query[:, : layout.num_kv_heads]
+            self.begin_round(batch)
+            for window in self._windows:
+                self.forward(query, key, key, pages, self._scale, window)
+            if self._device.type == "cuda":  # what a kernel runs into is told by the next call that waits
+                torch.cuda.synchronize(self._device)

@@ -7,10 +7,20 @@ Meaning as documented in flashinfer.page and flashinfer.prefill (flashinfer-pyth
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from sarathi.worker.batch import Batch
+
+
+class Chunks(NamedTuple):
+    """The sequences of a round that are not decodes, in offsets of their own; fields as in PagedMetadata."""
+
+    query_starts: np.ndarray
+    kv_indptr: np.ndarray
+    kv_indices: np.ndarray
+    last_page_lens: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +38,13 @@ class PagedMetadata:
     batch_indices: np.ndarray  # (T,) into S: where each token's key and value go
     positions: np.ndarray  # (T,): and at which position of its sequence
 
-    def chunks(self) -> PagedMetadata:
-        """The sequences after the decodes, alone, in offsets of their own."""
+    def chunks(self) -> Chunks:
         first = self.num_decodes
-        return PagedMetadata(
-            num_decodes=0,
+        return Chunks(
             query_starts=self.query_starts[first:] - first,
             kv_indptr=self.kv_indptr[first:] - self.kv_indptr[first],
             kv_indices=self.kv_indices[self.kv_indptr[first] :],
             last_page_lens=self.last_page_lens[first:],
-            batch_indices=self.batch_indices[first:] - first,
-            positions=self.positions[first:],
         )
 
 

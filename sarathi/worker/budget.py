@@ -77,11 +77,14 @@ class MemoryBudget:
             )
         return num_blocks
 
-    def check_blocks(self, num_blocks: int, num_tokens: int, num_seqs: int) -> None:
-        """Raise FieldError of num_gpu_blocks, or of model, where so many do not fit beside such rounds."""
+    def check_blocks(self, num_blocks: int, num_tokens: int, num_seqs: int, free: int | None = None) -> None:
+        """Raise FieldError of num_gpu_blocks, or of model, where so many do not fit beside such rounds.
+
+        `free`: bytes, where it was measured what is left beside weights.
+        """
         activations = self.activation_bytes(num_tokens, num_seqs)
         size = num_blocks * self.block_bytes
-        free = self.available - self.weight_bytes - activations
+        free = (self.available - self.weight_bytes if free is None else free) - activations
         if free < self.block_bytes:
             raise FieldError(
                 "model",

@@ -6,6 +6,7 @@ them. Such a round is padded to the next size that was captured.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +23,12 @@ from sarathi.worker.runner import ModelRunner
 
 # Dense where a padded row costs most of a round's time; 256 decodes keep the device busier than launches take.
 GRAPH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
+
+
+def graph_sizes(max_num_seqs: int) -> tuple[int, ...]:
+    """Those that rounds of at most so many requests are padded to, ascending. Rounds of more than 256 are not."""
+    return GRAPH_SIZES[: bisect_left(GRAPH_SIZES, max_num_seqs) + 1]
+
 
 Replay = Callable[[], None]
 Capture = Callable[[Callable[[], None]], Replay]
@@ -69,36 +76,34 @@ class CudaRunner(ModelRunner):
         is_dense, is_alone = not self.model.architecture.num_experts, self._parallel.tensor_size == 1
         return is_dense and is_alone and isinstance(self.attention, GraphBackend)
 
-    @property
-    def graph_bytes(self) -> int:
+    def graph_bytes(self, max_num_seqs: int) -> int:
         """About what `warm_up` will take beside activations: plans, graphs and their output."""
         if not self.can_capture:
             return 0
         assert isinstance(self.attention, GraphBackend)
-        output = max(GRAPH_SIZES) * self.model.architecture.vocab_size * 4
-        return len(GRAPH_SIZES) * (self.attention.graph_bytes + (4 << 20)) + output
+        sizes = graph_sizes(max_num_seqs)
+        output = max(sizes) * self.model.architecture.vocab_size * 4
+        return len(sizes) * (self.attention.graph_bytes + (4 << 20)) + output
 
     def forward(self, batch: Batch, hidden: Tensor | None = None) -> Tensor | None:
         size = self._graph_size(batch)
         if size is not None:
             return self._replay(batch, hidden, size)
         staging = self._staging
-        staging.begin()
         self.attention.begin_round(batch)
         given = staging.copy("token_ids", batch.token_ids) if hidden is None else hidden
         positions = staging.copy("positions", batch.positions)
         output_rows = staging.copy("output_rows", batch.output_rows)
-        staging.end()
         return self.model(given, positions, self.kv_caches, self.attention, output_rows)
 
     @torch.inference_mode()
-    def warm_up(self) -> None:
-        """Capture rounds of decodes, the largest first: smaller ones then fit into its memory."""
+    def warm_up(self, max_num_seqs: int) -> None:
+        """Capture rounds of up to so many decodes, the largest first: smaller ones then fit into its memory."""
         if not self.can_capture or self._replays:
             return
         assert isinstance(self.attention, GraphBackend)
         num_pages = len(self.kv_caches[0])
-        sizes = [size for size in GRAPH_SIZES if size < num_pages]
+        sizes = [size for size in graph_sizes(max_num_seqs) if size < num_pages]
         if not sizes:  # one block, which is not for requests
             return
         self.attention.reserve_graphs(sizes, num_pages)
@@ -147,7 +152,6 @@ class CudaRunner(ModelRunner):
         buffers, staging, num_seqs = self._buffers, self._staging, batch.num_seqs
         assert buffers is not None and isinstance(self.attention, GraphBackend)
         padded = pad_decodes(batch, size, self._scratch_block)
-        staging.begin()
         if hidden is None:
             staging.copy("token_ids", padded.token_ids, out=buffers.given)
         else:
@@ -156,7 +160,6 @@ class CudaRunner(ModelRunner):
         self.attention.begin_graph_round(padded)
         gives_all = len(batch.output_rows) == num_seqs
         rows = None if gives_all else staging.copy("output_rows", batch.output_rows)
-        staging.end()
         self._replays[size]()
         if not self._parallel.is_last_stage:
             return buffers.output[:num_seqs].clone()  # still on its way when the next round is replayed

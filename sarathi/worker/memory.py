@@ -33,8 +33,11 @@ def _used_in_group() -> int:
 
 
 def available_memory(device: torch.device) -> int:
-    """Bytes that are free on a device."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_host_memory()
+    """Bytes that are free on a device, with those of a GPU that torch keeps for tensors to come."""
+    if device.type != "cuda":
+        return available_host_memory()
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info(device)[0]
 
 
 class HostMemory:
@@ -73,26 +76,38 @@ class CudaMemory:
 
 
 def cuda_kv_room(
-    run_longest_round: Callable[[], object], available: int, utilization: float, graph_bytes: int, device: torch.device
+    run_longest_round: Callable[[], object],
+    run_largest_graph: Callable[[], object],
+    available: int,
+    utilization: float,
+    graph_bytes: int,
+    device: torch.device,
 ) -> int:
-    """Bytes of a GPU that KV blocks may take, by running the longest round once (the profile run of vLLM).
+    """Bytes of a GPU that KV blocks may take, by running rounds once (the profile run of vLLM).
 
     Args:
         run_longest_round: does all that a round does, the sampler's part too, with pages of its own.
+        run_largest_graph: does what the largest CUDA graph will hold, if there are any.
         available: bytes that were free before this process loaded anything.
         utilization: share of them that it may take in all.
-        graph_bytes: what CUDA graphs will take beside activations; they have activations of their own.
+        graph_bytes: what CUDA graphs take beside activations, which they have of their own; 0 without graphs.
 
     May be negative.
     """
+    reserve = _peak_bytes(run_longest_round, device)
+    graph_activations = _peak_bytes(run_largest_graph, device)
+    if graph_bytes:
+        reserve += graph_activations + graph_bytes
+    taken = available - available_memory(device)  # weights, workspaces, libraries, the context
+    return int(available * utilization) - taken - reserve
+
+
+def _peak_bytes(run: Callable[[], object], device: torch.device) -> int:
+    """The most that a call takes beside what there was."""
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    run_longest_round()
+    run()
     torch.cuda.synchronize(device)
-    activations = torch.cuda.max_memory_allocated(device) - before
-    torch.cuda.empty_cache()
-    taken = available - torch.cuda.mem_get_info(device)[0]  # weights, workspaces, libraries, the context
-    reserve = activations + (activations + graph_bytes if graph_bytes else 0)
-    return int(available * utilization) - taken - reserve
+    return torch.cuda.max_memory_allocated(device) - before

@@ -32,7 +32,8 @@ class Parallel:
     """One of `tensor_size` ranks that share each layer of one of `num_stages` pipeline stages; alone by default.
 
     Made without `connect` it is a layout, enough to cut a model by, with nobody to talk to. What waits for another rank
-    raises PeerError when that is gone, or silent for longer than the timeout.
+    raises PeerError when that is gone, or silent for longer than the timeout. That is gloo's: NCCL only puts calls in
+    the device's queue, so that nothing raises here and whoever watches the processes has to tell which rank is gone.
     """
 
     tensor_rank: int = 0

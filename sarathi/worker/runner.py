@@ -25,7 +25,6 @@ class ModelRunner:
     """
 
     num_scratch_blocks = 0  # KV blocks beyond those of requests, which it writes to as it likes
-    graph_bytes = 0  # device memory that `warm_up` will take beside activations
     use_graphs = False  # whether rounds are replayed where they can be, and their operators not seen
 
     def __init__(
@@ -53,5 +52,9 @@ class ModelRunner:
     def to_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
-    def warm_up(self) -> None:
+    def graph_bytes(self, max_num_seqs: int) -> int:
+        """Device memory that `warm_up` for rounds of so many requests will take beside activations."""
+        return 0
+
+    def warm_up(self, max_num_seqs: int) -> None:
         """Prepare whatever makes later rounds faster; the pages' contents are no one's yet."""

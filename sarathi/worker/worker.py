@@ -23,6 +23,7 @@ from sarathi.request import SamplingParams, TokenLogprobs
 from sarathi.simulation.models import ModelShape, shape_from_config
 from sarathi.worker.batch import Batch, SamplingInput, WorkerOutput
 from sarathi.worker.budget import MemoryBudget
+from sarathi.worker.cuda_runner import CudaRunner, graph_sizes
 from sarathi.worker.device import choose_dtype, find_device
 from sarathi.worker.memory import CudaMemory, HostMemory, available_memory, cuda_kv_room
 from sarathi.worker.message import BatchBuilder, RoundMessage
@@ -95,18 +96,15 @@ class Worker:
         self._attention = make_backend(attention_backend, self.device, self.dtype, self._layout())
         self._sampler = Sampler(self.architecture.vocab_size)
         self._kv_caches: list[torch.Tensor] = []
+        self._max_num_blocks = self._max_num_seqs = 0
         self._runner = self._make_runner()
         self._builder = BatchBuilder()
         self._operators: CallTimer | None = None
         self._memory = self._memory_with(0)
 
     def _make_runner(self) -> ModelRunner:
-        parts = self._model, self._attention, self._kv_caches, self.device
-        if self.device.type != "cuda":
-            return ModelRunner(*parts)
-        from sarathi.worker.cuda_runner import CudaRunner
-
-        return CudaRunner(*parts)
+        kind = CudaRunner if self.device.type == "cuda" else ModelRunner
+        return kind(self._model, self._attention, self._kv_caches, self.device)
 
     @property
     def description(self) -> str:
@@ -135,23 +133,43 @@ class Worker:
         activations = self._budget.activation_bytes(max_num_tokens, max_num_seqs)
         is_cuda = self.device.type == "cuda"
         room = self._cuda_room(max_num_tokens, max_num_seqs) if is_cuda else self._budget.kv_room(activations)
-        return self._budget.num_blocks(room, activations, most=max_num_seqs * -(-max_len // self.block_size))
+        most = max_num_seqs * -(-max_len // self.block_size)
+        self._max_num_blocks = self._budget.num_blocks(room, activations, most)
+        return self._max_num_blocks
 
     def _cuda_room(self, max_num_tokens: int, max_num_seqs: int) -> int:
-        """Bytes for KV blocks beside what the longest round is seen to take."""
+        """Bytes for KV blocks beside what the longest round and the largest CUDA graph are seen to take."""
         sampling = SamplingInput(SamplingParams(top_p=0.9), seed=0, position=0)
-        batch = _dummy_round(max_num_seqs - 1, max_num_tokens - max_num_seqs + 1, self.block_size, sampling)
+        longest = _dummy_round(max_num_seqs - 1, max_num_tokens - max_num_seqs + 1, self.block_size, sampling)
+        decodes = _dummy_round(max(graph_sizes(max_num_seqs)) - 1, 1, self.block_size)
         self._make_pages(1)
-        budget, graph_bytes = self._budget, self._runner.graph_bytes
-        room = cuda_kv_room(lambda: self.run(batch), budget.available, budget.utilization, graph_bytes, self.device)
+        room = cuda_kv_room(
+            lambda: self.run(longest),
+            lambda: self.run(decodes),
+            self._budget.available,
+            self._budget.utilization,
+            self._runner.graph_bytes(max_num_seqs),
+            self.device,
+        )
         self._kv_caches.clear()
         return room
 
     def allocate_kv_cache(self, num_blocks: int, *, max_num_seqs: int, max_num_tokens: int, max_len: int) -> None:
         """Make the pool, for the same limits. Raises FieldError of num_gpu_blocks or model where it does not fit."""
-        self._budget.check_blocks(num_blocks, max_num_tokens, max_num_seqs)
+        if num_blocks > self._max_num_blocks:  # the user's own number
+            free = self._cuda_free(max_num_seqs) if self.device.type == "cuda" else None
+            self._budget.check_blocks(num_blocks, max_num_tokens, max_num_seqs, free)
+        self._max_num_seqs = max_num_seqs
         self._make_pages(num_blocks)
         self._memory = self._memory_with(num_blocks * self._budget.block_bytes)
+
+    def _cuda_free(self, max_num_seqs: int) -> int:
+        """Bytes that are free now, less what CUDA graphs are going to take, by estimate."""
+        graph_bytes = self._runner.graph_bytes(max_num_seqs)
+        if graph_bytes:
+            size = max(graph_sizes(max_num_seqs))
+            graph_bytes += self._budget.activation_bytes(size, size)
+        return available_memory(self.device) - graph_bytes
 
     def _make_pages(self, num_blocks: int) -> None:
         layout = self._layout()
@@ -228,7 +246,7 @@ class Worker:
         """Compile kernels before the clock starts: a chunk and a decode in block 0, whose contents are no one's yet."""
         for length in sorted({1, max(1, min(max_num_tokens, self.block_size))}):
             self.run(_dummy_round(0, length, self.block_size))
-        self._runner.warm_up()
+        self._runner.warm_up(self._max_num_seqs)
 
 
 def _dummy_round(num_decodes: int, chunk: int, block_size: int, sampling: SamplingInput | None = None) -> Batch:
