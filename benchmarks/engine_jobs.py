@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class EngineSettings:
     max_num_seqs: int
     max_model_len: int  # tokens of the longest request
     max_num_tokens: int  # of a round
-    scheduler: dict[str, str | float] = field(default_factory=dict)
+    scheduler: dict[str, Any] = field(default_factory=dict)
 
 
 Run = Callable[[Sequence[JobRequest], bool], list[Answer]]

@@ -139,8 +139,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=7, help="rounds of each kind (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=200, help="rounds of the engine's part (default: %(default)s)")
     args = parser.parse_args(argv)
-    model_tables(args.threads, args.repeats)
     engine_tables(args.rounds)
+    model_tables(args.threads, args.repeats)
     return 0
 
 

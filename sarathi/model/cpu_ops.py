@@ -41,13 +41,15 @@ class CompiledGated:
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         start_threads()
         self._width = len(weight) // 2
-        self._panels = [pack_panels(half.numpy()) for half in weight.chunk(2)]
-        self._biases = [_NONE, _NONE] if bias is None else [half.numpy() for half in bias.chunk(2)]
+        self._gates, self._ups = (pack_panels(half.numpy()) for half in weight.chunk(2))
+        self._biases = (_NONE, _NONE) if bias is None else tuple(half.numpy() for half in bias.chunk(2))
 
     def __call__(self, x: Tensor) -> Tensor:
         """(T, in_features) to (T, out_features)."""
         y = x.new_empty(len(x), self._width)
-        multiply_gated(x.contiguous().numpy(), *self._panels, *self._biases, y.numpy(), num_threads())
+        gate_bias, up_bias = self._biases
+        x = x.contiguous()
+        multiply_gated(x.numpy(), self._gates, self._ups, gate_bias, up_bias, y.numpy(), num_threads())
         return y
 
 
