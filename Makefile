@@ -31,7 +31,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 .DEFAULT_GOAL := help
 .SECONDARY: # keeps collected rounds
 .NOTPARALLEL: # every table takes all cores by itself
-.PHONY: help bench bench-speed bench-engine performance gpu-check .venv-vllm .venv-llama real-engine routing capacity wandb-cost paper $(TABLES) $(FIGURES) sweep index headline docs
+.PHONY: help bench bench-speed bench-engine performance workers gpu-check .venv-vllm .venv-llama real-engine routing capacity wandb-cost paper $(TABLES) $(FIGURES) sweep index headline docs
 .PHONY: predictor checkpoints test test-slow lint format clean
 
 help: ## List the targets
@@ -52,6 +52,9 @@ performance: $(ENGINE_STAMP) ## Measure how the cost of a round of the real engi
 
 gpu-check: $(ENGINE_STAMP) $(PREDICTOR_STAMP) ## Prove and measure on a CUDA GPU what tests on a CPU cannot (needs the extra cuda; 4 minutes)
 	@$(BIN)/python -m benchmarks.gpu_check
+
+workers: $(ENGINE_STAMP) ## Measure one process beside workers on Ray, one round ahead and not
+	@$(BIN)/python -m benchmarks.workers
 
 # Rivals of bench-engine, each in an environment of its own.
 .venv-vllm: .venv-vllm/.set-up
