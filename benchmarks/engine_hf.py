@@ -32,7 +32,8 @@ def load(settings: EngineSettings) -> tuple[str, Run]:
             answers += [Answer(row, [now] * num_new) for row in tokens[:, given.shape[1] :].tolist()]
         return answers
 
-    return f"Hugging Face generate {transformers.__version__}", run
+    how = f"float32, in process, static batches of {settings.max_num_seqs}"
+    return f"Hugging Face generate {transformers.__version__}, {how}", run
 
 
 if __name__ == "__main__":

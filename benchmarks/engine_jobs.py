@@ -31,14 +31,15 @@ class Answer:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What all engines of a comparison have in common, and our scheduler's own settings."""
+    """What all engines of a comparison have in common, and what only ours or vLLM has."""
 
     model: str  # as the engine reads it: a folder, a file, or a known name
     num_threads: int
     max_num_seqs: int
     max_model_len: int  # tokens of the longest request
     max_num_tokens: int  # of a round
-    scheduler: dict[str, Any] = field(default_factory=dict)
+    scheduler: dict[str, Any] = field(default_factory=dict)  # of ours
+    compiled: bool = False  # vLLM's model, with torch.compile
 
 
 Run = Callable[[Sequence[JobRequest], bool], list[Answer]]

@@ -45,9 +45,19 @@ def load(settings: EngineSettings) -> tuple[str, Run]:
         assert server.listening_address  # the server must outlive its clients
         return answers
 
-    features = [part.split("=")[0].strip() for part in xllamacpp.get_system_info().split("|") if "AVX" in part]
-    version = f"xllamacpp {xllamacpp.__version__}, {features[-1].removeprefix('CPU : ')}"
-    return f"llama.cpp ({version})", run
+    model = Path(settings.model).stem
+    built_for = instruction_sets(xllamacpp.get_system_info())
+    return f"llama.cpp (xllamacpp {xllamacpp.__version__}, {built_for}), {model}, asked over HTTP", run
+
+
+def instruction_sets(system_info: str) -> str:
+    """What the wheel's arithmetic was compiled for, as llama.cpp tells it: "CPU : SSE3 = 1 | AVX2 = 1 | ..."."""
+    parts = [part.split("=")[0].split(":")[-1].strip() for part in system_info.split("|")]
+    vector = [part for part in parts if part.startswith(("AVX", "AMX", "NEON", "SVE"))]
+    if not vector:
+        return "instruction set not told"
+    lesser = "" if any(part.startswith(("AVX512", "AMX")) for part in vector) else ", so no verdict on llama.cpp itself"
+    return f"a wheel built for {vector[-1]}{lesser}"
 
 
 class _Client:
@@ -75,20 +85,23 @@ class _Client:
             "stream": self._streamed,
         }
         time.sleep(max(0.0, self._started + self._request.arrival_time - time.perf_counter()))
-        connection = http.client.HTTPConnection(self._host, self._port)
-        connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        if response.status != 200:
-            self._failure = response.read().decode()
-        for line in response:
-            self._lines.append((time.perf_counter() - self._started, line))
+        try:
+            connection = http.client.HTTPConnection(self._host, self._port)
+            connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            if response.status != 200:
+                self._failure = f"status {response.status}: {response.read().decode(errors='replace')}"
+            for line in response:
+                self._lines.append((time.perf_counter() - self._started, line))
+        except Exception as error:  # told by `end`, in the thread that asks for the answer
+            self._failure = f"{type(error).__name__}: {error}"
 
     def end(self) -> Answer:
         """Tokens and times. A token whose text is a part of a character is told with the next one, and may lack in
         `token_ids` where they are streamed, not in the times."""
         self._thread.join()
         if self._failure is not None:
-            raise RuntimeError(f"llama.cpp refused a request: {self._failure}")
+            raise RuntimeError(f"llama.cpp did not answer a request: {self._failure}")
         answer = Answer([], [])
         for at, line in self._lines:
             text = line.removeprefix(b"data: ").strip()

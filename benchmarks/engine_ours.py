@@ -40,7 +40,7 @@ def load(settings: EngineSettings) -> tuple[str, Run]:
             Answer(list(request.output_token_ids), [at - started for at in request.token_times]) for request in ours
         ]
 
-    return f"sarathi-serve-fair {metadata.version('sarathi-serve-fair')}", run
+    return f"sarathi-serve-fair {metadata.version('sarathi-serve-fair')}, float32, in process", run
 
 
 if __name__ == "__main__":

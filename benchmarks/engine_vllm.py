@@ -1,7 +1,7 @@
 """vLLM for CPU as an engine of `make bench-engine`, run by the interpreter that has it installed.
 
 Its engine core runs in this process, so all of its work is on the threads that it is bound to; tokens are not turned
-into text. Same types and rounds as ours: float32, no prefix cache, eager, chunked prefill.
+into text. Same types and rounds as ours: float32, no prefix cache, chunked prefill; eager unless `compiled` is asked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def load(settings: EngineSettings) -> tuple[str, Run]:
     arguments = vllm.EngineArgs(
         model=settings.model,
         dtype="float32",
-        enforce_eager=True,
+        enforce_eager=not settings.compiled,
         enable_prefix_caching=False,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_tokens,
@@ -52,7 +52,8 @@ def load(settings: EngineSettings) -> tuple[str, Run]:
                 answer.token_times.extend([now] * len(token_ids))
         return answers
 
-    return f"vLLM {vllm.__version__}", run
+    mode = "torch.compile" if settings.compiled else "eager"
+    return f"vLLM {vllm.__version__}, {mode}, float32, in process", run
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from importlib import metadata
 from typing import NamedTuple
 
 from benchmarks.gpu_check_setup import Report, dry_setup, real_setup
+from sarathi.worker.cuda import has_cuda_device
 
 PROGRAM = "python -m benchmarks.gpu_check"
 
@@ -44,14 +45,11 @@ SECTIONS = {
 
 def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
+    if not (args.dry_run_on_cpu or has_cuda_device()):
+        print("no CUDA device")
+        return 1
     if args.section:
         return run_section(args.section, args.dry_run_on_cpu)
-    if not args.dry_run_on_cpu:
-        import torch
-
-        if not torch.cuda.is_available():
-            print("no CUDA device")
-            return 1
     lines = environment(args.dry_run_on_cpu)
     print("\n".join(lines), flush=True)
     num_failed = 0

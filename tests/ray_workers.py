@@ -13,7 +13,8 @@ import ray
 
 from sarathi.core.plan import MemoryStats
 from sarathi.errors import FieldError
-from sarathi.executor.ray_cluster import STORE_BYTES, reserve
+from sarathi.executor.ray_cluster import reserve
+from sarathi.executor.ray_session import STORE_BYTES
 from sarathi.executor.ray_worker import Team
 from sarathi.executor.ray_workers import RayWorkers
 from sarathi.worker.batch import WorkerOutput

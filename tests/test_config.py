@@ -41,6 +41,16 @@ def test_system_config_of_a_benchmark_keeps_every_component() -> None:
     assert system.replica_config.replica_id == 3
 
 
+def test_system_config_of_a_benchmark_keeps_its_workers_places() -> None:
+    mapping = [[["10.0.0.1", 0]], [["10.0.0.2", 1]]]
+    benchmark = c.BenchmarkConfig(num_replicas=2, replica_resource_mapping=mapping)
+    second = benchmark.create_system_config(c.ReplicaConfig(replica_id=1))
+    assert benchmark.create_system_config().worker_places.mapping == mapping[0]
+    assert second.worker_places.mapping == mapping[1]
+    own = c.ReplicaConfig(resource_mapping=[["10.0.0.3", 2]])
+    assert benchmark.create_system_config(own).worker_places.mapping == [["10.0.0.3", 2]]
+
+
 @pytest.mark.parametrize(
     ("config_type", "settings", "message"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +14,11 @@ import pytest
 torch = pytest.importorskip("torch")
 numba = pytest.importorskip("numba")
 
+from sarathi.kernels import cache
 from sarathi.kernels.elementwise import exp, rms_norm
 from sarathi.kernels.linear import multiply, multiply_gated, pack_panels
 from sarathi.kernels.threads import start_threads
-from sarathi.kernels.tile import PANEL, VECTORS, make_tile
+from sarathi.kernels.tile import HAS_FMA, PANEL, VECTORS, make_tile
 from sarathi.model import packed
 from sarathi.model.layers import GatedLinear, Linear
 
@@ -32,6 +35,13 @@ def threads():
     start_threads()
     yield
     torch.set_num_threads(before)
+
+
+def run_python(code: str, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=kept | environment, capture_output=True, text=True, timeout=120
+    )
 
 
 def random(*shape: int, seed: int = 0) -> np.ndarray:
@@ -136,25 +146,132 @@ def test_exponential():
 
 
 @pytest.mark.parametrize("kind", [Linear, GatedLinear])
+@pytest.mark.parametrize("compiled", [True, False] if HAS_FMA else [False])
 @torch.inference_mode()
-def test_without_our_loops_onednn_computes_the_same(kind, monkeypatch):
-    torch.manual_seed(0)
-    x, layers = torch.randn(5, 24), [kind(24, 40, True, torch.float32) for _ in range(2)]
-    layers[0].weight.normal_()
-    layers[0].bias.normal_()
-    layers[1].weight.copy_(layers[0].weight)
-    layers[1].bias.copy_(layers[0].bias)
-    layers[0].pack()
-    monkeypatch.setattr(packed, "_load_ops", lambda: None)
-    layers[1].pack()
-    torch.testing.assert_close(layers[0](x), layers[1](x), atol=1e-4, rtol=1e-5)
+def test_layers_by_our_loops_and_by_onednn(kind, compiled, monkeypatch):
+    """Of whatever tensor a caller has: no rows, rows or columns apart, an address that no vector begins at."""
+    weight, bias = random(80, 24), random(80)
+    layer = kind(24, 40 if kind is GatedLinear else 80, True, torch.float32)
+    layer.weight.copy_(torch.from_numpy(weight))
+    layer.bias.copy_(torch.from_numpy(bias))
+    if not compiled:
+        monkeypatch.setattr(packed, "_load_ops", lambda: None)
+    layer.pack()
+    assert type(layer._packed).__name__.startswith("Compiled" if compiled else "_OneDnn")
+    wide = torch.from_numpy(random(9, 60))
+    inputs = [wide[:0, :24], wide[:5, :24], wide[::3, 1:49:2], wide[:, :24].t().contiguous().t()]
+    inputs.append(wide.flatten()[1 : 1 + 5 * 24].view(5, 24))
+    for x in inputs:
+        expected = x.double() @ torch.from_numpy(weight).double().t() + torch.from_numpy(bias).double()
+        if kind is GatedLinear:
+            expected = torch.nn.functional.silu(expected[:, :40]) * expected[:, 40:]
+        torch.testing.assert_close(layer(x).double(), expected, atol=1e-4, rtol=1e-5)
+        if kind is Linear:
+            residual = torch.from_numpy(random(160, len(x)))[::2].t()
+            torch.testing.assert_close(layer(x, residual).double(), expected + residual, atol=1e-4, rtol=1e-5)
 
 
-def test_packing_leaves_torch_its_number_of_threads():
-    code = (
-        "import torch; torch.set_num_threads(1); from sarathi.model.layers import Linear;"
-        "layer = Linear(8, 8, False, torch.float32); layer.weight.zero_(); layer.pack(); layer(torch.ones(1, 8));"
-        "print(torch.get_num_threads())"
+@pytest.mark.skipif(not HAS_FMA, reason="old CPU")
+def test_what_the_loops_would_read_beyond_is_refused():
+    from sarathi.model.cpu_ops import CompiledGated, CompiledLinear
+    from sarathi.model.cpu_ops import rms_norm as norm
+
+    linear, gated = CompiledLinear(torch.ones(80, 24), None), CompiledGated(torch.ones(80, 24), None)
+    for x in (torch.ones(2, 23), torch.ones(2, 3, 24), torch.ones(2, 24, dtype=torch.bfloat16)):
+        for call in (lambda x=x: linear(x, None), lambda x=x: gated(x)):
+            with pytest.raises(AssertionError):
+                call()
+    for residual in (torch.ones(1, 80), torch.ones(2, 79)):
+        with pytest.raises(AssertionError):
+            linear(torch.ones(2, 24), residual)
+    with pytest.raises(AssertionError):
+        norm(torch.ones(2, 24), torch.ones(23), 1e-5)
+
+
+LAYER = """
+import sys, torch
+{before}
+from sarathi.model.layers import Linear
+layer = Linear(8, 8, False, torch.float32)
+layer.weight.fill_(1.0)
+layer.pack()
+y = layer(torch.ones(64, 8))
+assert y.shape == (64, 8) and (y == 8).all()
+import numba
+{after}
+"""
+
+
+@pytest.mark.parametrize("num_threads", [1, (os.cpu_count() or 1) + 1])
+def test_packing_leaves_torch_its_number_of_threads(num_threads):
+    before = f"torch.set_num_threads({num_threads})"
+    done = run_python(LAYER.format(before=before, after="print(torch.get_num_threads())"))
+    assert done.stdout.split() == [str(num_threads)], done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere numba's own choice stays")
+def test_threads_where_numba_lacks_openmp_or_a_user_chose():
+    lacking = "sys.modules['numba.np.ufunc.omppool'] = None"
+    done = run_python(LAYER.format(before=lacking, after="print(numba.threading_layer() != 'omp')"))
+    assert done.stdout.split() == ["True"] and done.stderr.count("\n") == 1 and "libgomp1" in done.stderr, done.stderr
+    chosen = LAYER.format(before="", after="print(numba.threading_layer())")
+    done = run_python(chosen, NUMBA_THREADING_LAYER="workqueue")
+    assert (done.stdout.split(), done.stderr) == (["workqueue"], "")
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"NUMBA_CPU_NAME": "generic"}, "False 4"),
+        ({"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"}, "True 8"),
+    ],
+)
+def test_tile_is_for_the_cpu_that_numba_compiles_for(environment, expected):
+    done = run_python("from sarathi.kernels.tile import HAS_FMA, LANES; print(HAS_FMA, LANES)", **environment)
+    assert done.stdout.strip() == expected, done.stderr
+
+
+def test_without_numba_one_warning_says_what_computes():
+    done = run_python(LAYER.format(before="sys.modules['numba'] = None", after="").replace("\nimport numba", ""))
+    assert done.returncode == 0 and done.stderr.count("\n") == 1, done.stderr
+    assert "go through oneDNN" in done.stderr and "pip install numba" in done.stderr
+
+
+def test_machine_code_of_other_sources_is_not_used(tmp_path):
+    """A loop that is compiled with another file's code, before and after that file changes."""
+    package = tmp_path / "kernels"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    shutil.copy(cache.__file__, package)
+    (package / "inner.py").write_text("import numba\n@numba.njit\ndef value():\n    return 1\n")
+    (package / "outer.py").write_text(
+        "from .cache import compiled\nfrom .inner import value\n@compiled()\ndef fill(y):\n    y[0] = value()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.stdout.split() == ["1"], done.stderr
+    code = (
+        "import numpy as np; from kernels.outer import fill; y = np.zeros(1); fill(y);"
+        "print(int(y[0]), sum(fill.stats.cache_hits.values()))"
+    )
+    outputs = [run_python(code, tmp_path).stdout.split() for _ in range(2)]
+    inner = package / "inner.py"
+    inner.write_text(inner.read_text().replace("1", "2"))
+    outputs.append(run_python(code, tmp_path).stdout.split())
+    assert outputs == [["1", "0"], ["1", "1"], ["2", "0"]]
+
+
+def test_where_nothing_can_be_kept_loops_are_compiled_anew_with_one_warning(monkeypatch, caplog):
+    from numba.core.caching import CacheImpl
+
+    monkeypatch.setattr(CacheImpl, "_locator_classes", [])
+    cache._warn_once.cache_clear()
+    y = np.zeros(2)
+
+    def fill(y):
+        y[0] = 3.0
+
+    def fill_other(y):
+        y[1] = 4.0
+
+    for function in (fill, fill_other):
+        cache.compiled()(function)(y)
+    assert y.tolist() == [3.0, 4.0]
+    assert len(caplog.records) == 1 and "NUMBA_CACHE_DIR" in caplog.text

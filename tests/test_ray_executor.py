@@ -20,11 +20,13 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from sarathi import LLM, SamplingParams
 from sarathi.config import system_config_from
+from sarathi.core.plan import MemoryStats
 from sarathi.core.variants import SCHEDULERS
 from sarathi.errors import FlagError
 from sarathi.executor.local import LocalParts
-from sarathi.executor.ray import RayExecutor
+from sarathi.executor.ray import RayExecutor, _combined
 from sarathi.system import load_shared_parts
+from sarathi.worker.batch import WorkerOutput
 from tests import local_engine as real
 from tests.ray_workers import ray_cluster
 from tests.simulate import LinearPredictor, assert_drained, make_request, make_scheduler
@@ -240,3 +242,16 @@ def test_smollm2_on_workers_gives_the_tokens_of_one_process(tensor_size: int, nu
     expected = [output.token_ids for output in LLM("smollm2", **{**SETTINGS, **settings}).generate(prompts, params)]
     llm = on(load("smollm2", tensor_size, num_stages, **settings), **settings)
     assert [output.token_ids for output in llm.generate(prompts, params)] == expected
+
+
+def test_every_round_tells_the_operators_of_all_stages() -> None:
+    """Whichever stage was the slowest: a table of operators has the same columns for each round."""
+    first, last = {"embedding": 1.0, "attn": 3.0}, {"attn": 2.0, "norm": 0.5}
+    for times, expected in (
+        ((4.0, 2.5), {"embedding": 1.0, "attn": 3.0, "norm": 0.0}),
+        ((1.0, 2.5), {"embedding": 0.0, "attn": 2.0, "norm": 0.5}),
+    ):
+        given = [WorkerOutput([7] * rank, None, times[rank], MemoryStats(), (first, last)[rank]) for rank in range(2)]
+        combined = _combined(given, 1)
+        assert (combined.token_ids, combined.execution_time) == ([7], max(times))
+        assert list((combined.operator_times or {}).items()) == list(expected.items())

@@ -13,7 +13,8 @@ pytest.importorskip("ray")
 import ray
 
 from sarathi.errors import FieldError, WorkerLostError
-from sarathi.executor.ray_cluster import choose_device, join_or_start, reserve
+from sarathi.executor.ray_cluster import choose_device, reserve
+from sarathi.executor.ray_session import join_or_start
 from sarathi.executor.ray_workers import Answers, RayWorkers
 from sarathi.worker.parallel import PeerError
 from tests.ray_workers import NUM_CPUS, all_end, fake_workers, processes_of, ray_cluster, refuse_on_rank_1
@@ -175,4 +176,4 @@ def test_a_mapping_that_the_cluster_cannot_follow_is_refused(device, mapping, sa
 
 def test_the_device_is_what_the_cluster_has() -> None:
     assert [choose_device(name) for name in ("auto", "cpu", "cuda")] == ["cuda", "cpu", "cuda"]
-    join_or_start("10.9.9.9:6379", 2)  # this process is in a cluster, so it stays there
+    join_or_start("10.9.9.9:6379")  # this process is in a cluster, so it stays there

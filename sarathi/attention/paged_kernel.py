@@ -12,6 +12,7 @@ import numpy as np
 from llvmlite import ir
 from numba.extending import intrinsic
 
+from sarathi.kernels.cache import compiled
 from sarathi.kernels.elementwise import exp
 
 _F32, _U64 = np.float32, np.uint64
@@ -34,7 +35,7 @@ def _prefetch(typing_context: Any, address: Any) -> Any:
     return numba.void(numba.uintp), generate
 
 
-@numba.njit(cache=True)
+@compiled()
 def write(key, value, kv_cache, blocks, offsets):
     """Put each token's key and value, (T, num_kv_heads, head_dim), into its slot: a block and an offset in it."""
     for token in range(key.shape[0]):
@@ -114,7 +115,7 @@ def _merge(parts, first, end, starts, sums, stats, output):
                     output[start + i, head, d] += share * sums[row, head, d]
 
 
-@numba.njit(parallel=True, fastmath=True, cache=True)
+@compiled(parallel=True, fastmath=True)
 def attend(query, kv_cache, tables, starts, context_lens, parts, bounds, scale, window, sums, stats, output):
     """Attention page by page with a running softmax (Milakov and Gimelshein 2018), a sequence on several threads.
 

@@ -48,6 +48,7 @@ def exit_status(command: Callable[[], None]) -> int:
         return WORKER_LOST
     except KeyboardInterrupt as interrupt:
         print(_with_notes("interrupted", interrupt), file=sys.stderr)
+        logging.disable()  # what libraries have to say when an import that was broken off is taken down
         return INTERRUPTED
     except BrokenPipeError:
         _drop_output()

@@ -74,9 +74,12 @@ class BenchmarkConfig(EndpointConfig):
         return WorkerPlaces("replica_resource_mapping", mapping and mapping[0])
 
     def create_system_config(self, replica_config: ReplicaConfig | None = None) -> SystemConfig:
-        """The part that an engine needs."""
+        """The part that an engine needs. Its workers' places are `replica_config`'s, else this replica's here."""
         shared = {f.name: getattr(self, f.name) for f in dataclasses.fields(EndpointConfig)}
-        return SystemConfig(**shared, replica_config=replica_config or ReplicaConfig())
+        replica, mapping = replica_config or ReplicaConfig(), self.replica_resource_mapping
+        if replica.resource_mapping is None and mapping is not None and replica.replica_id < len(mapping):
+            replica = dataclasses.replace(replica, resource_mapping=mapping[replica.replica_id])
+        return SystemConfig(**shared, replica_config=replica)
 
 
 def without_effect(config: Config) -> list[str]:

@@ -162,7 +162,7 @@ class RayExecutorConfig(ExecutorConfig):
 
     def check(self) -> None:
         if self.address is not None and self.address.startswith("ray://"):
-            self.reject("address", "null, auto or the host:port of a cluster that this machine is a node of")
+            self.reject("address", "null, auto or the host:port of a cluster's GCS; Ray Client is not supported")
 
 
 EXECUTOR_CONFIGS: dict[str, type[ExecutorConfig]] = {

@@ -115,7 +115,10 @@ class LLM:
         return [llm_engine.outputs.make_output(request) for request in requests]
 
     def shutdown(self) -> None:
-        """Write out the metrics, where a folder for them is set; the LLM cannot be used after it."""
+        """End the workers, if there are any, and write out the metrics, where a folder for them is set.
+
+        The LLM cannot be used after it.
+        """
         self.llm_engine.shutdown()
 
 

@@ -20,7 +20,7 @@ from sarathi.errors import FieldError, shown
 from sarathi.metrics.recorder import Recorder
 from sarathi.metrics.run_record import RunRecord
 from sarathi.request import Request, RequestOutput, SamplingParams
-from sarathi.system import System, build_system
+from sarathi.system import System, build_system, load_shared_parts
 
 if TYPE_CHECKING:
     from sarathi.executor.local import LocalParts
@@ -45,7 +45,8 @@ class LLMEngine:
                 directory.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise FieldError("output_dir", f"cannot write to {directory} ({error.strerror or error})") from error
-        self.system: System = build_system(config, parts=parts)
+        self._own_parts = load_shared_parts([config]) if parts is None else None
+        self.system: System = build_system(config, parts=parts or self._own_parts)
         for notice in without_effect(config):
             logger.warning("%s", notice)
         if self.system.simulated:
@@ -65,6 +66,7 @@ class LLMEngine:
         )
         self._targets = config.slo_config.targets()
         self._refused: list[Request] = []
+        self._is_shut_down = False
         self._numbers = itertools.count()
 
     @classmethod
@@ -115,6 +117,8 @@ class LLMEngine:
         tenant: str = "",
     ) -> Request:
         """The request that `add_request` queues."""
+        if self._is_shut_down:
+            raise RuntimeError("the engine was shut down; make another")
         params = SamplingParams() if sampling_params is None else sampling_params
         if not isinstance(params, SamplingParams):
             raise ValueError(f"sampling_params: {shown(params)} is not allowed; SamplingParams or None")
@@ -195,11 +199,19 @@ class LLMEngine:
         return self._record.summary
 
     def shutdown(self) -> None:
-        """End what runs and write out the record; the engine cannot be used after it."""
-        self.system.executor.shutdown()
-        self._close_record()
-        for line in self._record.finish_wandb():
-            logger.info("%s", line)
+        """End what runs, its workers too, and write out the record; the engine cannot be used after it.
+
+        What was loaded elsewhere (`parts`) stays as it is, for other engines.
+        """
+        self._is_shut_down = True
+        try:
+            self.system.executor.shutdown()
+            self._close_record()
+            for line in self._record.finish_wandb():
+                logger.info("%s", line)
+        finally:
+            if self._own_parts is not None:
+                self._own_parts.close()
 
     def _close_record(self) -> bool:
         """Whether it was open until now."""

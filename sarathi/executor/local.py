@@ -119,6 +119,7 @@ class LocalParts:
     device: str
     dtype_bytes: int
     notes: list[str]  # what was loaded, one line each
+    close: Callable[[], None] = lambda: None  # end what runs it; no engine may follow
 
 
 def round_limits(config: EndpointConfig, model: ModelShape, max_num_seqs: int) -> dict[str, int]:

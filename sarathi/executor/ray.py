@@ -14,14 +14,15 @@ from sarathi.config import EndpointConfig, RayExecutorConfig
 from sarathi.core.plan import SchedulerOutput, StepResult
 from sarathi.errors import FieldError, FlagError
 from sarathi.executor.local import LocalParts, round_limits, step_result
-from sarathi.executor.ray_cluster import choose_device, join_or_start, reserve
+from sarathi.executor.ray_cluster import choose_device, reserve
+from sarathi.executor.ray_session import join_or_start
 from sarathi.executor.ray_worker import MakeWorker
 from sarathi.executor.ray_workers import Answers, RayWorkers
 from sarathi.simulation.models import shape_from_config
 from sarathi.worker.batch import WorkerOutput
 from sarathi.worker.message import RoundEncoder, RoundMessage
 
-DRAIN_SECONDS = 20.0  # for rounds in flight when a run is broken off
+DRAIN_SECONDS = 3.0  # for rounds in flight when a run is broken off
 
 
 class RayExecutor:
@@ -83,8 +84,12 @@ class RayExecutor:
 def _combined(given: Sequence[WorkerOutput], token_rank: int) -> WorkerOutput:
     slowest = max(given, key=lambda output: output.execution_time)
     fullest = max(given, key=lambda output: output.memory.gpu_mem_used_mb)
+    operator_times = slowest.operator_times
+    if operator_times is not None:  # other stages have others, and every round tells the same ones
+        names = dict.fromkeys(name for output in given for name in output.operator_times or ())
+        operator_times = {name: operator_times.get(name, 0.0) for name in names}
     return given[token_rank]._replace(
-        execution_time=slowest.execution_time, memory=fullest.memory, operator_times=slowest.operator_times
+        execution_time=slowest.execution_time, memory=fullest.memory, operator_times=operator_times
     )
 
 
@@ -97,6 +102,7 @@ _OWNERS = {
     "num_gpu_blocks": "cache_config",
     "pipeline_parallel_size": "parallel_config",
     "tensor_parallel_size": "parallel_config",
+    "timeout": "ray_executor_config",
 }
 
 
@@ -121,7 +127,7 @@ def _build_ray(config: EndpointConfig, max_num_seqs: int) -> LocalParts:
     checkpoint = open_checkpoint(model.model, model.load_format, model.seed)
     shape = shape_from_config(checkpoint.path, checkpoint.config)
     shape.check_parallel(parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
-    join_or_start(settings.address, parallel.world_size)
+    join_or_start(settings.address)
     device = choose_device(settings.device)
     make_worker = MakeWorker(
         {
@@ -172,5 +178,6 @@ def _build_ray(config: EndpointConfig, max_num_seqs: int) -> LocalParts:
         num_blocks=num_blocks,
         device=device,
         dtype_bytes=dtype.itemsize,
+        close=lambda: workers.end("the model was shut down"),
         notes=[f"{description}, {num_stages} x {parallel.tensor_parallel_size} workers", *workers.names()],
     )

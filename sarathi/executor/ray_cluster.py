@@ -1,26 +1,16 @@
-"""A Ray cluster and the places in it that workers run at: joined or started, checked, reserved.
+"""The places in a Ray cluster that workers run at: checked and reserved.
 
 Knows nodes, CPUs and GPUs, and nothing of what runs there. Whatever cannot be had is told at once, in one line.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import signal
-import socket
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sarathi.errors import FieldError
-from sarathi.executor.ray_guard import start_guard
 
-KNOCK_SECONDS = 5.0
 RESERVE_SECONDS = 10.0  # a worker that has just ended frees its CPU a moment later
-STORE_BYTES = 80 << 20  # Ray's least: what goes to workers and comes back is small
 _SHARE_OF_NODE = 0.001  # of a node's own resource, which says where something runs and never runs out
 
 
@@ -54,76 +44,9 @@ class Reservation(NamedTuple):
         }
 
     def release(self) -> None:
-        import ray
         from ray.util import remove_placement_group
 
-        if ray.is_initialized():
-            remove_placement_group(self.placement_group)
-
-
-def join_or_start(address: str | None, num_workers: int) -> None:
-    """Make this process a driver of Ray, unless it is one already.
-
-    Joins the cluster at `address`, or the one that RAY_ADDRESS names; without either Ray is started on this machine
-    and ends with this process. Raises FieldError of `address` where no cluster answers there.
-    """
-    import ray
-
-    if ray.is_initialized():
-        return
-    address = address or os.environ.get("RAY_ADDRESS") or "local"
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address != "local":
-        try:
-            _knock(address)
-            ray.init(address=address, **quiet)
-        except (OSError, RuntimeError, ValueError) as error:
-            text = f"no Ray cluster that takes this process in is at '{address}' ({error}); null starts one"
-            raise FieldError("address", f"{text}, and RAY_AUTH_TOKEN must be the cluster's, if it has one") from error
-        return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Workers are only as many as are asked for: none is started in advance.
-    start_guard()
-    with _heeding_ctrl_c():
-        ray.init(
-            address="local",
-            num_cpus=max(num_workers, os.cpu_count() or 1),
-            include_dashboard=False,
-            object_store_memory=STORE_BYTES,
-            _system_config={"prestart_worker_first_driver": False},
-            **quiet,
-        )
-
-
-def _knock(address: str) -> None:
-    """Raises OSError where nobody listens, which Ray would try again for ten minutes."""
-    host, _, port = address.rpartition(":")
-    if port.isdigit():
-        with socket.create_connection((host.strip("[]"), int(port)), KNOCK_SECONDS):
-            pass
-
-
-@contextmanager
-def _heeding_ctrl_c() -> Iterator[None]:
-    """Raises the KeyboardInterrupt that Python drops where it comes while a process is forked."""
-    is_main, handler = threading.current_thread() is threading.main_thread(), signal.getsignal(signal.SIGINT)
-    if not (is_main and callable(handler)):
-        yield
-        return
-    interrupted = False
-
-    def note(number: int, frame: FrameType | None) -> None:
-        nonlocal interrupted
-        interrupted = True
-        handler(number, frame)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-    if interrupted:
-        raise KeyboardInterrupt
+        remove_placement_group(self.placement_group)
 
 
 def choose_device(name: str) -> str:
@@ -205,11 +128,19 @@ def _check_amounts(needed: Mapping[str, float], there: Mapping[str, float], said
         raise FieldError("executor_config_type", f"RAY: the workers need {_amounts(needed)} of the cluster; {said}")
 
 
-def node_addresses() -> dict[str, str]:
-    """IP addresses of all nodes there have been, by Ray's node ids."""
+class Node(NamedTuple):
+    address: str  # IP
+    raylet: str  # host:port where Ray's process of the node listens
+
+
+def nodes_by_id() -> dict[str, Node]:
+    """All nodes there have been, by Ray's node ids."""
     import ray
 
-    return {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+    return {
+        node["NodeID"]: Node(node["NodeManagerAddress"], f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")
+        for node in ray.nodes()
+    }
 
 
 def _nodes() -> dict[str, dict[str, Any]]:

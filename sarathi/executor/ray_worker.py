@@ -96,6 +96,7 @@ class RayWorker:
         if device is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = str(device)
         self._worker: Any = None
+        self._error: Exception | None = None  # of the round that failed
 
     def host(self) -> Host:
         import ray
@@ -125,5 +126,14 @@ class RayWorker:
             return Refused(error.field, error.text)
 
     def execute(self, message: bytes) -> Any:
-        """Run a round, whose message comes pickled: once for all ranks, which Ray would do for each."""
-        return self._worker.execute(pickle.loads(message))
+        """Run a round, whose message comes pickled: once for all ranks, which Ray would do for each.
+
+        After a round that failed none runs: it could only wait, for a peer that is gone, once more.
+        """
+        if self._error is not None:
+            raise self._error
+        try:
+            return self._worker.execute(pickle.loads(message))
+        except Exception as error:
+            self._error = error
+            raise

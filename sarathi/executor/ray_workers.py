@@ -10,16 +10,22 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, wait
-from pathlib import Path
+from contextlib import suppress
 from typing import Any, NoReturn
+
+import psutil
 
 from sarathi.clock import host_time
 from sarathi.errors import FieldError, WorkerLostError, one_line
-from sarathi.executor.ray_cluster import Reservation, node_addresses
+from sarathi.executor.ray_cluster import Reservation, nodes_by_id
+from sarathi.executor.ray_failures import exit_detail, is_of_a_peer, log_lines
+from sarathi.executor.ray_session import Session, check_process, current_session
+from sarathi.executor.ray_watch import RayWatch
 from sarathi.executor.ray_worker import Host, RayWorker, Refused, Team
 
-START_SECONDS = 120.0  # for the processes to start, before a model is loaded
+START_SECONDS = 60.0  # for the processes to start, before a model is loaded
 VERDICT_SECONDS = 3.0  # for a death to become known, once a rank has lost its peer
+WATCH_SECONDS = 1.0  # between looks at what no answer tells of
 
 Answers = list[Future[Any]]  # to one question, by rank
 
@@ -33,7 +39,8 @@ class RayWorkers:
         timeout: seconds after which an answer counts as lost.
 
     Whatever goes wrong in one worker ends all of them: RuntimeError that names its rank, WorkerLostError where its
-    process is gone. FieldErrors of workers arrive as such. At the latest the workers end with this object.
+    process is gone or silent, or the cluster is. A model that is not loaded in `timeout` is a FieldError of that;
+    FieldErrors of workers arrive as such. At the latest the workers end with this object.
     """
 
     def __init__(
@@ -47,20 +54,30 @@ class RayWorkers:
     ) -> None:
         import ray
 
+        session = current_session()
+        assert session is not None
+        self._session = session
         self._tensor_size = tensor_size
         self._timeout = START_SECONDS
+        self._is_loaded = False  # since the first round
         self._ended = ""  # why there are no workers any more
         self._unanswered: list[Answers] = []  # oldest first
         self._progress_time = 0.0  # host time when the oldest of them became the oldest
         self._actors: list[Any] = []
         self._hosts: list[Host] = []
-        self._addresses = node_addresses()
-        self._close = weakref.finalize(self, _close, self._actors, reservation)
+        self._processes: list[psutil.Process] = []  # of those on this machine
+        self._nodes = nodes_by_id()
+        self._cluster = RayWatch(session)
+        self._watch_time = host_time()
+        self._close = weakref.finalize(self, _close, session, self._actors, self._processes, reservation)
         actor_class = ray.remote(RayWorker)
         try:
             for index, slot in enumerate(reservation.slots):
                 self._actors.append(actor_class.options(**reservation.options(index)).remote(slot.device))
             self._hosts = self._get(self._ask(lambda actor, rank: actor.host.remote()))
+            here = ray.get_runtime_context().get_node_id()
+            self._cluster.raylets |= {self._nodes[name] for name in (here, *(host.node_id for host in self._hosts))}
+            self._processes += [psutil.Process(host.pid) for host in self._hosts if host.node_id == here]
             if not reservation.is_mapped:
                 self._sort_by_node()
             self._timeout = timeout
@@ -76,6 +93,7 @@ class RayWorkers:
 
     def execute(self, message: object) -> Answers:
         """Have every rank execute a message, and return at once."""
+        self._is_loaded = True
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)  # once, which Ray would do for every rank
         try:
             return self._ask(lambda actor, rank: actor.execute.remote(data))
@@ -87,15 +105,17 @@ class RayWorkers:
         """What each rank gave; None where that takes longer than `timeout` seconds. Asked in order, got in order."""
         self._check()
         assert asked is self._unanswered[0]
-        left = self._progress_time + self._timeout - host_time()
-        done, silent = wait(asked, max(0.0, left if timeout is None else min(timeout, left)), FIRST_EXCEPTION)
-        if any(answer.exception() is not None for answer in done):
-            self._fail()
-        if silent:
-            if host_time() < self._progress_time + self._timeout:
+        lost_time = self._progress_time + self._timeout
+        until = lost_time if timeout is None else min(host_time() + timeout, lost_time)
+        while True:
+            self._watch()
+            done, silent = wait(asked, max(0.0, min(until - host_time(), WATCH_SECONDS)), FIRST_EXCEPTION)
+            if any(answer.exception() is not None for answer in done) or (silent and host_time() >= lost_time):
+                self._fail([rank for rank, answer in enumerate(asked) if answer in silent])
+            if not silent:
+                break
+            if host_time() >= until:
                 return None
-            ranks = ", ".join(self._name(rank) for rank, answer in enumerate(asked) if answer in silent)
-            self._raise(RuntimeError(f"no answer in {self._timeout:g} seconds: {ranks}"))
         self._unanswered.pop(0)
         self._progress_time = host_time()
         return [answer.result() for answer in asked]
@@ -138,8 +158,19 @@ class RayWorkers:
         return given
 
     def _check(self) -> None:
+        check_process(self._session.pid)
+        if not (self._ended or self._session.is_current()):
+            self._ended = "Ray was shut down"
         if self._ended:
             raise RuntimeError(f"the workers have ended: {self._ended}")
+
+    def _watch(self) -> None:
+        """Rounds go on without Ray's own processes, until Ray ends what it has."""
+        if host_time() < self._watch_time + WATCH_SECONDS:
+            return
+        self._watch_time = host_time()
+        if died := self._cluster.what_died():
+            self._raise(WorkerLostError(died))
 
     def _sort_by_node(self) -> None:
         """Neighbouring ranks talk most: they are to be on one node."""
@@ -151,7 +182,7 @@ class RayWorkers:
     def _teams(self, num_stages: int) -> list[Team]:
         workers_on = Counter(host.node_id for host in self._hosts)
         first = self._hosts[0]
-        address = self._addresses[first.node_id] if len(workers_on) > 1 else "127.0.0.1"
+        address = self._nodes[first.node_id].address if len(workers_on) > 1 else "127.0.0.1"
         init_method = f"tcp://{address}:{first.free_port}"
         return [
             Team(rank, self._tensor_size, num_stages, init_method, workers_on[host.node_id], host.num_cores)
@@ -163,22 +194,26 @@ class RayWorkers:
         where = ""
         if self._hosts:
             host = self._hosts[rank]
-            where = f"; process {host.pid} on {self._addresses[host.node_id]}"
+            where = f"; process {host.pid} on {self._nodes[host.node_id].address}"
         return f"rank {rank} (stage {stage}, tensor rank {tensor_rank}{where})"
 
-    def _fail(self) -> NoReturn:
-        """Find out which rank failed, and not only lost a peer that did; end all and raise what is to be told."""
+    def _fail(self, late: list[int]) -> NoReturn:
+        """Find out which rank failed, and not only lost a peer that did; end all and raise what is to be told.
+
+        `late` are those that have not answered the oldest question.
+        """
         from ray.exceptions import RayTaskError
 
-        # Who died after its last answer says nothing unless it is asked again.
-        asked = [*self._unanswered, [actor.host.remote().future() for actor in self._actors]]
+        # Who died after its last answer, or hangs, says nothing unless it is asked again.
+        probes = [actor.host.remote().future() for actor in self._actors]
+        asked = [*self._unanswered, probes]
         deadline = host_time() + VERDICT_SECONDS
         while True:
             answers = [(rank, answer) for by_rank in asked for rank, answer in enumerate(by_rank)]
             errors = [(rank, answer.exception()) for rank, answer in answers if answer.done()]
             failed = [(rank, error) for rank, error in errors if error is not None]
             dead = [(rank, error) for rank, error in failed if not isinstance(error, RayTaskError)]
-            faulty = [(rank, error) for rank, error in failed if not _is_of_a_peer(error)]
+            faulty = [(rank, error) for rank, error in failed if not is_of_a_peer(error)]
             open_answers = [answer for _, answer in answers if not answer.done()]
             left = deadline - host_time()
             if dead or faulty or left < 0 or not open_answers:
@@ -187,33 +222,47 @@ class RayWorkers:
         if dead:
             rank, error = dead[0]
             self._raise(self._death(rank, error), error)
+        silent = [rank for rank, probe in enumerate(probes) if not probe.done()]
+        if (silent and not faulty) or not failed:
+            self._raise(self._silence(", ".join(map(self._name, silent or late))))
         rank, error = (faulty or failed)[0]
         cause = getattr(error, "cause", error)
-        what = "lost a peer" if _is_of_a_peer(error) else "failed"
+        what = "lost a peer" if is_of_a_peer(error) else "failed"
         self._raise(RuntimeError(one_line(f"{self._name(rank)} {what}: {type(cause).__name__}: {cause}")), error)
 
+    def _silence(self, ranks: str) -> WorkerLostError | FieldError:
+        if self._is_loaded or not self._hosts:
+            return WorkerLostError(f"no answer in {self._timeout:g} seconds: {ranks}")
+        return FieldError("timeout", f"{self._timeout:g} seconds were not enough to load the model: {ranks}")
+
     def _death(self, rank: int, error: BaseException) -> WorkerLostError:
-        lost = WorkerLostError(f"{self._name(rank)} died: {_exit_detail(error)}")
-        log = self._hosts[rank].log if self._hosts else ""
-        if log:
-            lines = _lines(log)
-            lost.add_note(one_line(f"its log {log}" + (f" ends with: {lines[-1]}" if lines else "")))
+        if died := self._cluster.what_died():  # and the rank with it
+            return WorkerLostError(died)
+        lost = WorkerLostError(f"{self._name(rank)} died: {exit_detail(error)}")
+        lines = log_lines(self._hosts[rank].log) if self._hosts else []
+        if lines:
+            lost.add_note(one_line(f"its log {self._hosts[rank].log} ends with: {lines[-1]}"))
         return lost
 
-    def _raise(self, error: RuntimeError, cause: BaseException | None = None) -> NoReturn:
+    def _raise(self, error: RuntimeError | FieldError, cause: BaseException | None = None) -> NoReturn:
         self.end(str(error))
         raise error from cause
 
 
-def _close(actors: list[Any], reservation: Reservation) -> None:
-    """Without the team, so that it can be collected."""
+def _close(session: Session, actors: list[Any], processes: list[psutil.Process], reservation: Reservation) -> None:
+    """Without the team, so that it can be collected. In another process or another stay in Ray it has no effect."""
     import ray
 
-    if ray.is_initialized():
+    if not session.is_current():
+        return
+    for process in processes:  # at once, and also where Ray cannot
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    if session.gcs_answers():
         for actor in actors:
             ray.kill(actor)
+        reservation.release()
     actors.clear()
-    reservation.release()
 
 
 def _accepted(given: list[Any]) -> list[Any]:
@@ -221,25 +270,3 @@ def _accepted(given: list[Any]) -> list[Any]:
         if isinstance(answer, Refused):
             raise FieldError(answer.field, answer.text)
     return given
-
-
-def _is_of_a_peer(error: BaseException) -> bool:
-    """Whether a worker failed only because another did."""
-    from sarathi.worker.parallel import PeerError
-
-    return isinstance(getattr(error, "cause", error), PeerError)
-
-
-def _lines(log: str) -> list[str]:
-    """Of a log of this machine, if it is one."""
-    path = Path(log)
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    return [line for line in text.splitlines() if line.strip() and not line.startswith(":")]  # Ray's marks
-
-
-def _exit_detail(error: BaseException) -> str:
-    """What Ray knows of the end of a process, in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = [line.partition("Worker exit detail:")[2].strip() for line in lines if "Worker exit detail:" in line]
-    detail = said[0].partition(" Some common causes")[0] if said else lines[0] if lines else type(error).__name__
-    return one_line(detail)

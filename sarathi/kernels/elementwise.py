@@ -5,6 +5,8 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from sarathi.kernels.cache import compiled
+
 _F32, _I32 = np.float32, np.int32
 
 
@@ -40,7 +42,7 @@ def _norm_rows(x, weight, eps, y, begin, end):
             y[row, i] = x[row, i] * scale * weight[i]
 
 
-@numba.njit(parallel=True, fastmath=True, error_model="numpy", cache=True)
+@compiled(parallel=True, fastmath=True, error_model="numpy")
 def rms_norm(x, weight, eps, y, num_threads):
     """y = x / sqrt(mean(x^2) + eps) * weight. x, y: (rows, size); weight: (size,); eps: float32."""
     num_rows = len(x)

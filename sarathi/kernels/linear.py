@@ -5,6 +5,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from sarathi.kernels.cache import compiled
 from sarathi.kernels.elementwise import exp
 from sarathi.kernels.tile import PANEL, ROWS, make_tile
 
@@ -66,7 +67,7 @@ def _silu_times(gate, up, y):
         y[j] = gate[j] * (_F32(1) if gate[j] >= 0 else e) / (_F32(1) + e) * up[j]
 
 
-@numba.njit(parallel=True, fastmath=True, error_model="numpy", cache=True)
+@compiled(parallel=True, fastmath=True, error_model="numpy")
 def multiply(x, panels, bias, residual, y, num_threads):
     """y = x W^T + bias + residual.
 
@@ -101,7 +102,7 @@ def multiply(x, panels, bias, residual, y, num_threads):
                 row += done
 
 
-@numba.njit(parallel=True, fastmath=True, error_model="numpy", cache=True)
+@compiled(parallel=True, fastmath=True, error_model="numpy")
 def multiply_gated(x, gates, ups, gate_bias, up_bias, y, num_threads):
     """y = silu(x G^T + gate_bias) * (x U^T + up_bias). Arrays as in `multiply`; both biases, or both empty."""
     num_rows, depth = x.shape

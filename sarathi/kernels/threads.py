@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 
 import torch  # before numba starts its threads: both then share torch's OpenMP library and its threads
@@ -11,8 +13,15 @@ try:
 except ImportError as error:
     raise ImportError(f"compiled loops need numba: pip install numba ({error})") from error
 
-if sys.platform == "linux":
-    numba.config.THREADING_LAYER = "omp"  # pyright: ignore
+logger = logging.getLogger(__name__)
+
+if sys.platform == "linux" and "NUMBA_THREADING_LAYER" not in os.environ:
+    try:
+        from numba.np.ufunc import omppool as _  # noqa: F401  # pyright: ignore
+    except ImportError as error:  # slim images lack the library by the name that numba looks for
+        logger.warning("compiled loops run on threads of their own beside torch's; libgomp1 would join them: %s", error)
+    else:
+        numba.config.THREADING_LAYER = "omp"  # pyright: ignore
 
 
 def start_threads() -> None:

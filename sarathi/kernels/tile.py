@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import llvmlite.binding as llvm
 import numba
 from llvmlite import ir
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 VECTORS = 3  # of B that a step of the inner loop reads; with 8 rows their 24 sums fill most of 32 registers
-_FEATURES = llvm.get_host_cpu_features()
-HAS_FMA = bool(_FEATURES.get("avx512f") or (_FEATURES.get("avx2") and _FEATURES.get("fma")))  # what it was measured on
-LANES = 16 if _FEATURES.get("avx512f") else 8 if HAS_FMA else 4
+# What numba compiles for: this CPU's, unless its settings (NUMBA_CPU_FEATURES and the like) say otherwise.
+_FEATURES = frozenset(cpu_target.target_context.codegen().magic_tuple()[2].split(","))  # pyright: ignore
+HAS_FMA = "+avx512f" in _FEATURES or {"+avx2", "+fma"} <= _FEATURES  # what it was measured on
+LANES = 16 if "+avx512f" in _FEATURES else 8 if HAS_FMA else 4
 ROWS = 8 if LANES == 16 else 4  # AVX2 has 16 registers
 PANEL = VECTORS * LANES  # columns of a tile
 

@@ -29,6 +29,8 @@ class CompiledLinear:
 
     def __call__(self, x: Tensor, residual: Tensor | None) -> Tensor:
         """(T, in_features) to (T, out_features), added to `residual`."""
+        _check(x, self._panels)
+        assert residual is None or residual.shape == (len(x), self._width), residual.shape
         y = x.new_empty(len(x), self._width)
         added = _NO_ROWS if residual is None else residual.contiguous().numpy()
         multiply(x.contiguous().numpy(), self._panels, self._bias, added, y.numpy(), num_threads())
@@ -46,6 +48,7 @@ class CompiledGated:
 
     def __call__(self, x: Tensor) -> Tensor:
         """(T, in_features) to (T, out_features)."""
+        _check(x, self._gates)
         y = x.new_empty(len(x), self._width)
         gate_bias, up_bias = self._biases
         x = x.contiguous()
@@ -53,8 +56,14 @@ class CompiledGated:
         return y
 
 
+def _check(x: Tensor, panels: np.ndarray) -> None:
+    """The loops go by addresses: of another shape or type they would read what is not theirs."""
+    assert x.dtype is torch.float32 and x.shape == (len(x), panels.shape[1]), (x.dtype, x.shape, panels.shape)
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last dimension."""
+    assert weight.shape == x.shape[-1:], (x.shape, weight.shape)
     rows = x.reshape(-1, x.shape[-1])
     y = torch.empty_like(rows)
     threads = num_threads() if x.numel() > _WORTH_THREADS else 1

@@ -6,11 +6,14 @@ On a CPU our compiled loops in float32 where they can be had, else oneDNN's; els
 from __future__ import annotations
 
 import functools
+import logging
 from types import ModuleType
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+logger = logging.getLogger(__name__)
 
 
 class PackedLinear(Protocol):
@@ -52,9 +55,13 @@ def _load_ops() -> ModuleType | None:
     try:
         from sarathi.kernels.tile import HAS_FMA
         from sarathi.model import cpu_ops
-    except ImportError:
+    except ImportError as error:
+        logger.warning("linear layers go through oneDNN, which is slower for few tokens: %s", error)
         return None
-    return cpu_ops if HAS_FMA else None
+    if not HAS_FMA:
+        logger.info("linear layers go through oneDNN: compiled loops need a CPU with AVX-512, or AVX2 and FMA")
+        return None
+    return cpu_ops
 
 
 def can_pack(weight: Tensor) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sarathi.clock import WallClock
 from sarathi.config import EndpointConfig, RayExecutorConfig, SimulatedExecutorConfig
-from sarathi.errors import FlagError
+from sarathi.errors import FieldError, FlagError
+from sarathi.simulation.models import shape_from_config
 from sarathi.system.device import RoundDevice
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ SHARED = ("model_config", "worker_config", "cache_config", "parallel_config", "e
 def local_device(config: EndpointConfig, parts: LocalParts | None) -> RoundDevice:
     """`parts` are those of `load_shared_parts`; None loads the model."""
     if parts is None:
-        parts = _load(config, config.scheduler_config.max_num_seqs)
+        parts = _load([config])
     for name in SHARED:
         if getattr(parts.config, name) != getattr(config, name):
             raise ValueError(f"parts: the model was loaded with another {name}: {getattr(parts.config, name)}")
@@ -52,12 +52,11 @@ def load_shared_parts(configs: Sequence[EndpointConfig]) -> LocalParts | None:
     if isinstance(first.executor_config, SimulatedExecutorConfig):
         return None
     assert all(getattr(config, name) == getattr(first, name) for config in configs for name in SHARED)
-    # A scheduler without a chunk_size runs whole prompts.
-    widest = max(configs, key=lambda config: getattr(config.scheduler_config, "chunk_size", math.inf))
-    return _load(widest, max(config.scheduler_config.max_num_seqs for config in configs))
+    return _load(configs)
 
 
-def _load(config: EndpointConfig, max_num_seqs: int) -> LocalParts:
+def _load(configs: Sequence[EndpointConfig]) -> LocalParts:
+    config, max_num_seqs = configs[0], max(config.scheduler_config.max_num_seqs for config in configs)
     if (load_format := config.model_config.load_format) not in LOAD_FORMATS:
         raise FlagError("model_config_load_format", f"'{load_format}' cannot be read; one of {', '.join(LOAD_FORMATS)}")
     _check_stages(config)
@@ -68,7 +67,7 @@ def _load(config: EndpointConfig, max_num_seqs: int) -> LocalParts:
         else:
             from sarathi.executor.local import build_local as build
 
-        return build(config, max_num_seqs)
+        return build(_widest(configs, max_num_seqs) if len(configs) > 1 else config, max_num_seqs)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("sarathi"):
             raise
@@ -77,6 +76,20 @@ def _load(config: EndpointConfig, max_num_seqs: int) -> LocalParts:
             "executor_config_type",
             f"{name} needs the package {error.name}; pip install 'sarathi-serve-fair[{extras}]', or take SIMULATED",
         ) from error
+
+
+def _widest(configs: Sequence[EndpointConfig], max_num_seqs: int) -> EndpointConfig:
+    """The one of the longest rounds. How long those of whole prompts can be, the model tells."""
+    from sarathi.executor.local import round_limits
+    from sarathi.model.checkpoint import open_checkpoint
+
+    model = configs[0].model_config
+    try:
+        checkpoint = open_checkpoint(model.model, model.load_format)
+        shape = shape_from_config(checkpoint.path, checkpoint.config)
+    except FieldError as error:
+        raise FlagError(f"model_config_{error.field}", error.text) from error
+    return max(configs, key=lambda config: round_limits(config, shape, max_num_seqs)["max_num_tokens"])
 
 
 def _check_stages(config: EndpointConfig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 from sarathi.config import (
     CustomSchedulerConfig,
@@ -60,7 +61,7 @@ def _load_predictor(config: EndpointConfig, device: RoundDevice) -> LatencyPredi
 
     simulated, parallel, file = config.executor_config, config.parallel_config, settings.predictor_file
     prefix = flag_prefix(config, "scheduler_config")
-    asked: dict[str, object] = {"device": device.name, "model": device.model.name}
+    asked: dict[str, Any] = {"device": device.name, "model": device.model.name}
     if isinstance(simulated, SimulatedExecutorConfig):
         if simulated.rounds_file is not None and file is None:
             raise FlagError(
@@ -77,4 +78,4 @@ def _load_predictor(config: EndpointConfig, device: RoundDevice) -> LatencyPredi
         "dtype_bytes": device.dtype_bytes,
     }
     with naming(prefix, "predictor_file"):
-        return Predictor.load(file or shipped_file(device.name, device.model.name, device.simulated), asked)
+        return Predictor.load(file or shipped_file(**asked), asked)
