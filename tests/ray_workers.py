@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ class FakeWorker:
         if what == "raise":
             raise errors[0]
         if what == "die":
+            print("out of luck", file=sys.stderr, flush=True)
             os.kill(os.getpid(), 9)
         assert what == "answer"
         return WorkerOutput([7 + self.rank], None, 0.001, MemoryStats())
@@ -41,6 +43,9 @@ class FakeWorker:
     def meet(self) -> None:
         """Load what a PeerError needs, which takes a while."""
         import sarathi.worker.parallel  # noqa: F401
+
+    def load(self, seconds: dict[int, float]) -> None:
+        time.sleep(seconds.get(self.rank, 0.0))
 
     def cuda_devices(self) -> str | None:
         return os.environ.get("CUDA_VISIBLE_DEVICES")

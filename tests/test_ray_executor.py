@@ -15,6 +15,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("ray")
 
 import numpy as np
+import psutil
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -28,7 +29,7 @@ from sarathi.executor.ray import RayExecutor, _combined
 from sarathi.system import load_shared_parts
 from sarathi.worker.batch import WorkerOutput
 from tests import local_engine as real
-from tests.ray_workers import ray_cluster
+from tests.ray_workers import all_end, ray_cluster
 from tests.simulate import LinearPredictor, assert_drained, make_request, make_scheduler
 
 VOCAB = real.SIZES["vocab_size"]
@@ -167,7 +168,7 @@ def test_a_wait_ends_when_a_request_arrives(parts: LocalParts) -> None:
 
 
 def test_operators_are_timed_on_every_rank(parts: LocalParts, expected: list[tuple[Any, ...]]) -> None:
-    """The last test of these workers: they go on timing."""
+    """The last round of these workers: they go on timing."""
     llm = on(parts, chunk_size=24)
     executor = llm.llm_engine.system.executor
     assert executor.time_operators()
@@ -182,6 +183,28 @@ def test_operators_are_timed_on_every_rank(parts: LocalParts, expected: list[tup
     executor.wait = noting
     assert answers(llm) == expected
     assert any(time["attn"] > 0 and time["mlp_up_proj"] > 0 for time in times)
+
+
+def test_a_shutdown_ends_the_workers_of_an_engine_that_loaded_them(
+    parts: LocalParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last test of these workers."""
+    others = on(parts)
+    others.shutdown()
+    with pytest.raises(RuntimeError, match="the engine was shut down"):
+        others.generate([[1]], PARAMS[0])
+    monkeypatch.setattr("sarathi.entrypoints.llm_engine.load_shared_parts", lambda configs: parts)
+    config, sizes = parts.config, parts.config.parallel_config
+    llm = LLM(
+        config.model_config.model, **settings_of(sizes.tensor_parallel_size, sizes.pipeline_parallel_size)
+    )  # as if it had loaded them itself
+    processes = [psutil.Process(int(note.split("process ")[1].split()[0])) for note in parts.notes[1:]]
+    assert llm.generate([[1, 2]], PARAMS[0])[0].finish_reason == "length"
+    llm.shutdown()
+    llm.shutdown()
+    assert len(processes) == 4 and all_end(processes, 10)
+    with pytest.raises(RuntimeError, match="the workers have ended: the model was shut down"):
+        on(parts).generate([[1, 2]], PARAMS[0])
 
 
 def test_heads_that_cannot_be_cut_are_refused_before_anything_starts(folder: Path) -> None:

@@ -33,6 +33,7 @@ FLAGS = (
     "--parallel_config_pipeline_parallel_size=2", "--cache_config_num_gpu_blocks=200",
     "--request_generator_config_type=SYNTHETIC", "--synthetic_request_generator_config_num_requests=100000",
     "--fixed_request_length_generator_config_prefill_tokens=100", "--no-metrics_config_write_metrics",
+    "--ray_executor_config_timeout=20",
 )  # fmt: skip
 RANK = re.compile(r"system: rank (\d+) \(.*process (\d+) on ")
 BEGUN = re.compile(r"workload: prompts are random")
@@ -108,6 +109,35 @@ def test_a_worker_that_is_killed_ends_the_run_with_one_line_that_names_it(run: R
     assert left(processes, 10.0) == []
 
 
+def errors(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.startswith(("error:", "Traceback"))]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("gcs_server", r"Ray's GCS at [\d.:]+ died"), ("raylet", r"Ray's raylet on [\d.]+ died")]
+)
+def test_a_part_of_ray_that_is_killed_ends_the_run_with_one_line_that_names_it(run: Run, name: str, said: str) -> None:
+    running(run)
+    processes = family(run)
+    next(process for process in processes if process.name() == name).kill()
+    status, lines = run.end(20.0)
+    (line,) = errors(lines)
+    assert status == 1 and re.fullmatch(f"error: {said}", line), lines
+    assert left(processes, 10.0) == []
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_worker_that_is_silent_is_named_and_ended_with_the_others(run: Run, rank: int) -> None:
+    found = [run.until(RANK) for _ in range(2)]
+    running(run)
+    processes = family(run)
+    os.kill(int(found[rank].group(2)), signal.SIGSTOP)
+    status, lines = run.end(40.0)
+    (line,) = errors(lines)
+    assert status == 1 and re.match(rf"error: no answer in 20 seconds: rank {rank} \([^)]*\)$", line), lines
+    assert left(processes, 10.0) == []
+
+
 def loading(run: Run) -> None:
     run.until(re.compile("^RAY EXECUTOR"))
     wait_for(lambda: any("RayWorker" in process.name() for process in family(run)))
@@ -131,7 +161,14 @@ def wait_for(condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not come to that")
 
 
-@pytest.mark.parametrize("moment", [starting, loading, running])
+def stopped(run: Run) -> None:
+    """One worker is alive and does nothing."""
+    rank_1 = [run.until(RANK) for _ in range(2)][1]
+    running(run)
+    os.kill(int(rank_1.group(2)), signal.SIGSTOP)
+
+
+@pytest.mark.parametrize("moment", [starting, loading, running, stopped])
 def test_ctrl_c_ends_everything(run: Run, moment: Callable[[Run], None]) -> None:
     moment(run)
     processes = family(run)

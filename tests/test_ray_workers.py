@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import re
 import time
 from collections.abc import Iterator
 
@@ -58,9 +60,8 @@ def test_the_rank_that_died_is_named_and_not_the_one_that_lost_it() -> None:
             workers.answers(asked)
         assert time.monotonic() - started < 10
         place = rf"rank 1 (stage 1, tensor rank 0; process {processes[1].pid} on "
-        assert (
-            str(lost.value).startswith(place) and "\n" not in str(lost.value) and "its log" in lost.value.__notes__[0]
-        )
+        assert str(lost.value).startswith(place) and "\n" not in str(lost.value)
+        assert re.fullmatch(r"its log \S+ ends with: out of luck", lost.value.__notes__[0])
         assert all_end(processes, 5)
         with pytest.raises(RuntimeError, match="the workers have ended: rank 1"):
             workers.execute({})
@@ -94,7 +95,7 @@ def test_the_rank_that_raised_is_named_and_its_error_is_the_cause() -> None:
 def test_silence_is_a_failure_and_what_is_broken_off_is_waited_for_only_a_while() -> None:
     with fake_workers(timeout=1.0) as workers:
         asked = workers.execute({1: [600.0, "answer"]})
-        with pytest.raises(RuntimeError, match=r"^no answer in 1 seconds: rank 1 \(stage 1"):
+        with pytest.raises(WorkerLostError, match=r"^no answer in 1 seconds: rank 1 \(stage 1[^,]*, [^,]*$"):
             workers.answers(asked)
     with fake_workers() as workers:
         workers.execute({1: [0.2, "answer"]})
@@ -107,6 +108,47 @@ def test_silence_is_a_failure_and_what_is_broken_off_is_waited_for_only_a_while(
             RuntimeError, match=r"have ended: a round that was broken off took longer than 0\.2 seconds"
         ):
             workers.call("rank")
+
+
+@pytest.mark.slow
+def test_only_the_rank_that_hangs_is_named_and_not_who_waited_for_it() -> None:
+    with fake_workers(timeout=4.0) as workers:
+        workers.call("meet")
+        asked = workers.execute({0: [3.5, "raise", PeerError("silence")], 1: [600.0, "answer"]})
+        workers.execute({0: [600.0, "answer"]})  # which rank 0 does not begin: the round before has failed
+        with pytest.raises(WorkerLostError, match=r"^no answer in 4 seconds: rank 1 \([^,]*, [^,]*$"):
+            workers.answers(asked)
+
+
+@pytest.mark.slow
+def test_a_model_that_is_not_loaded_in_time_is_a_matter_of_the_timeout() -> None:
+    for seconds in (600.0, 2.0):  # silent, and only late
+        refused = pytest.raises(FieldError, match=r"^timeout: 1 seconds were not enough to load the model: rank 1 \(")
+        with fake_workers(timeout=1.0) as workers, refused:
+            workers.call("load", {1: seconds})
+
+
+def test_a_process_that_was_forked_is_refused() -> None:
+    with fake_workers(1) as workers:
+        context = multiprocessing.get_context("fork")
+        told = context.SimpleQueue()
+
+        def child() -> None:
+            for use in (lambda: workers.call("rank"), lambda: join_or_start(None)):
+                try:
+                    use()
+                except RuntimeError as error:
+                    told.put(str(error))
+            workers.end("the child is over")
+
+        join_or_start(None)
+        process = context.Process(target=child)
+        process.start()
+        process.join(20)
+        assert process.exitcode == 0
+        for _ in range(2):
+            assert re.match(r"a process forked from process \d+, which uses Ray, cannot use it; ", told.get())
+        assert workers.call("rank") == [0]
 
 
 @pytest.mark.slow

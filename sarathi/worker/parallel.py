@@ -177,16 +177,17 @@ def connect(
         return SINGLE
     if _is_local(init_method):  # gloo would look for an address that others can reach, which there may be none of
         os.environ.setdefault(GLOO_INTERFACE, _loopback_interface())
+    limit = timedelta(seconds=timeout)
     try:
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
             init_method=init_method,
-            timeout=timedelta(seconds=timeout),
+            timeout=limit,
             world_size=num_ranks,
             rank=rank,
         )
         stages = [range(stage * tensor_size, (stage + 1) * tensor_size) for stage in range(num_stages)]
-        groups = [dist.new_group(list(ranks)) for ranks in stages]  # every rank must help to make each
+        groups = [dist.new_group(list(ranks), timeout=limit) for ranks in stages]  # every rank must help to make each
     except RuntimeError as error:
         raise PeerError(f"rank {rank} and {num_ranks - 1} others did not find each other: {error}") from error
     stage, tensor_rank = divmod(rank, tensor_size)
