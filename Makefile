@@ -151,7 +151,7 @@ checkpoints: $(STAMP) ## Print published round times beside those of the simulat
 	@$(BIN)/python -m sarathi.simulation.checkpoints
 
 test: $(STAMP) $(ENGINE_STAMP) $(PREDICTOR_STAMP) $(WANDB_STAMP) ## Run the tests, without the slow ones (installs torch)
-	@$(BIN)/python -m pytest -q -m "not slow" -n $(WORKERS)
+	@$(BIN)/python -m pytest -q -m "not slow" -n $(WORKERS) --dist loadgroup
 
 test-slow: $(STAMP) $(ENGINE_STAMP) $(PREDICTOR_STAMP) $(WANDB_STAMP) ## Run the slow tests, and the scheduler's properties on thousands of random cases
 	@$(BIN)/python -m pytest -q -m slow

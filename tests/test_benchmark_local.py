@@ -189,9 +189,8 @@ def test_lprs_without_a_predictor_says_how_to_make_one(loader, capsys) -> None:
     error = capsys.readouterr().err
     assert "error: --lprs_scheduler_config_predictor_file: no predictor is shipped for smollm2 on cpu" in error
     command = "python -m predictor.collect --output rounds.csv --executor_config_type LOCAL"
-    assert (
-        f"{command} --local_executor_config_device cpu --model_config_model smollm2 && python -m predictor.t" in error
-    )
+    flags = "--local_executor_config_device cpu --model_config_model smollm2 --model_config_dtype float32"
+    assert f"{command} {flags} && python -m predictor.train" in error
 
 
 def tiny_grid(config: BenchmarkConfig, pool: Pool) -> list[Job]:

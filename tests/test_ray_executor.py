@@ -32,6 +32,7 @@ from tests import local_engine as real
 from tests.ray_workers import all_end, ray_cluster
 from tests.simulate import LinearPredictor, assert_drained, make_request, make_scheduler
 
+pytestmark = pytest.mark.xdist_group("ray")  # one process for all: each would start workers of its own
 VOCAB = real.SIZES["vocab_size"]
 SETTINGS: dict[str, Any] = {
     "dtype": "float32", "num_threads": 1, "num_gpu_blocks": 40, "max_num_seqs": 4, "max_model_len": 128,

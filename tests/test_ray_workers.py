@@ -21,6 +21,8 @@ from sarathi.executor.ray_workers import Answers, RayWorkers
 from sarathi.worker.parallel import PeerError
 from tests.ray_workers import NUM_CPUS, all_end, fake_workers, processes_of, ray_cluster, refuse_on_rank_1
 
+pytestmark = pytest.mark.xdist_group("ray")  # one process for all: each would start workers of its own
+
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
