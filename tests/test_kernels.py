@@ -237,6 +237,23 @@ def test_without_numba_one_warning_says_what_computes():
     assert "go through oneDNN" in done.stderr and "pip install numba" in done.stderr
 
 
+ALL_LOOPS = """
+import hashlib, torch
+from sarathi.model import cpu_ops
+torch.manual_seed(0)
+x, weight, bias = torch.randn(9, 48), torch.randn(160, 48), torch.randn(160)
+given = cpu_ops.CompiledLinear(weight, bias)(x, torch.randn(9, 160)), cpu_ops.CompiledGated(weight, None)(x)
+for y in (*given, cpu_ops.rms_norm(x, torch.rand(48), 1e-6)):
+    print(hashlib.sha256(y.numpy().tobytes()).hexdigest())
+"""
+
+
+def test_a_first_start_computes_what_later_ones_do(tmp_path):
+    """To the last bit: compiled here or read from numba's cache."""
+    first, later = (run_python(ALL_LOOPS, NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2))
+    assert first.stdout.count("\n") == 3 and later.stdout == first.stdout, first.stderr
+
+
 def test_machine_code_of_other_sources_is_not_used(tmp_path):
     """A loop that is compiled with another file's code, before and after that file changes."""
     package = tmp_path / "kernels"

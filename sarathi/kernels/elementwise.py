@@ -30,7 +30,8 @@ def exp(x):
     return p * _I32((_I32(k) + _I32(127)) << _I32(23)).view(np.float32)
 
 
-@numba.njit(fastmath=True, error_model="numpy")
+# Inlined, or fastmath makes other last digits of it when it is compiled than when it is read from the cache.
+@numba.njit(fastmath=True, error_model="numpy", inline="always")
 def _norm_rows(x, weight, eps, y, begin, end):
     size = x.shape[1]
     for row in range(begin, end):
