@@ -12,6 +12,7 @@ import time
 import numpy as np
 import torch
 
+from benchmarks.rounds import make_round
 from sarathi.attention.base import AttentionBackend
 from sarathi.attention.paged_cpu import PagedCpuBackend
 from sarathi.attention.sdpa import SdpaBackend
@@ -26,26 +27,6 @@ CASES: dict[str, Chunks] = {
     "1 decode at 4,000, 30 at 100": [(1, 4000)] + [(1, 100)] * 30,
     **{f"chunk of {n} at {context:,}": [(n, context)] for n in (8, 16, 32, 64, 256) for context in (256, 2048)},
 }
-
-
-def make_batch(chunks: Chunks, num_blocks: int) -> Batch:
-    """A round over blocks in shuffled order."""
-    sizes = [-(-context // BLOCK_SIZE) for _, context in chunks]
-    blocks = np.split(np.random.default_rng(0).permutation(num_blocks).astype(np.int32), np.cumsum(sizes))
-    tables = np.zeros((len(chunks), max(sizes)), np.int32)
-    for row, own in zip(tables, blocks[:-1], strict=True):
-        row[: len(own)] = own
-    starts = np.cumsum([0, *(n for n, _ in chunks)]).astype(np.int32)
-    return Batch(
-        token_ids=np.zeros(starts[-1], np.int64),
-        positions=np.concatenate([np.arange(context - n, context) for n, context in chunks]),
-        query_starts=starts,
-        context_lens=np.array([context for _, context in chunks], np.int32),
-        block_tables=tables,
-        output_rows=np.zeros(0, np.int64),
-        output_seqs=np.zeros(0, np.int64),
-        sampling=None,
-    )
 
 
 def measure(
@@ -83,7 +64,8 @@ def main(argv: list[str] | None = None) -> int:
     for case, chunks in CASES.items():
         kv_bytes = sum(context for _, context in chunks) * num_kv_heads * head_dim * 8
         flops = sum(4 * n * (context - (n - 1) / 2) for n, context in chunks) * num_heads * head_dim
-        for name, times in measure(backends, make_batch(chunks, num_blocks), pages, num_heads, args.repeats).items():
+        batch = make_round(chunks, BLOCK_SIZE, blocks=np.random.default_rng(0).permutation(num_blocks))
+        for name, times in measure(backends, batch, pages, num_heads, args.repeats).items():
             median, fast = np.percentile(times, (50, 10))
             rates = f"{kv_bytes / median / 1e9:5.1f} GB/s {flops / median / 1e9:6.1f} GFLOP/s"
             print(f"{case:<30} {name:<10} {median * 1e3:8.3f} {fast * 1e3:8.3f} ms {rates}", flush=True)

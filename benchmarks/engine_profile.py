@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.rounds import make_round
+
 GROUPS = {
     "linear": ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj", "lm_head_linear"),
     "attention": ("attn",),
@@ -27,31 +29,9 @@ WARM_UP_ROUNDS = 5
 Chunk = tuple[int, int]  # new tokens, and the context with them
 
 
-def make_batch(chunks: Sequence[Chunk], block_size: int) -> Any:
-    """A round of these chunks, each sequence in blocks of its own, all giving a token."""
-    from sarathi.worker.batch import Batch
-
-    lengths, contexts = (np.array(column) for column in zip(*chunks, strict=True))
-    num_blocks = -(-contexts // block_size)
-    tables = np.zeros((len(chunks), num_blocks.max()), np.int32)
-    for row, blocks in zip(tables, np.split(np.arange(num_blocks.sum()), np.cumsum(num_blocks)[:-1]), strict=True):
-        row[: len(blocks)] = blocks
-    starts = np.append(0, np.cumsum(lengths)).astype(np.int32)
-    return Batch(
-        token_ids=np.random.default_rng(0).integers(0, 40_000, starts[-1]),
-        positions=np.concatenate([np.arange(context - length, context) for length, context in chunks]),
-        query_starts=starts,
-        context_lens=contexts.astype(np.int32),
-        block_tables=tables,
-        output_rows=starts[1:].astype(np.int64) - 1,
-        output_seqs=np.arange(len(chunks)),
-        sampling=None,
-    )
-
-
 def round_times(worker: Any, chunks: Sequence[Chunk], repeats: int) -> dict[str, float]:
     """Median seconds of a round by group of operators, and in `total`."""
-    batch = make_batch(chunks, worker.block_size)
+    batch = make_round(chunks, worker.block_size, vocab_size=40_000)
     rows = []
     for repeat in range(repeats + 1):
         given = worker.run(batch)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from benchmarks.gpu_check_setup import Report, simulated_twin
+from benchmarks.rounds import make_round
 from sarathi import LLM, SamplingParams
 from sarathi.attention import make_backend
 from sarathi.attention.base import AttentionLayout
@@ -25,25 +26,9 @@ TOLERANCE = 2e-2  # of outputs of size 1 in bfloat16, which has 8 bits
 AS_PREDICTED = (0.67, 1.5)  # measured over predicted time of a round
 
 
-def make_round(chunks: Sequence[tuple[int, int]], vocab_size: int, seed: int = 0) -> Batch:
-    """A round of (queries, context length), one query each first, in blocks of their own, with random tokens."""
-    num_blocks = [-(-context // BLOCK_SIZE) for _, context in chunks]
-    rng = np.random.default_rng(seed)
-    pool = rng.permutation(sum(num_blocks)).astype(np.int32)
-    tables = np.zeros((len(chunks), max(num_blocks)), np.int32)
-    for row, blocks in zip(tables, np.split(pool, np.cumsum(num_blocks))[:-1], strict=True):
-        row[: len(blocks)] = blocks
-    starts = np.cumsum([0, *(queries for queries, _ in chunks)]).astype(np.int32)
-    return Batch(
-        token_ids=rng.integers(0, vocab_size, starts[-1]),
-        positions=np.concatenate([np.arange(context - queries, context) for queries, context in chunks]),
-        query_starts=starts,
-        context_lens=np.array([context for _, context in chunks], np.int32),
-        block_tables=tables,
-        output_rows=starts[1:].astype(np.int64) - 1,
-        output_seqs=np.arange(len(chunks)),
-        sampling=None,
-    )
+def shuffled(chunks: Sequence[tuple[int, int]]) -> np.ndarray:
+    """As many blocks as these chunks need, in random order."""
+    return np.random.default_rng(0).permutation(sum(-(-context // BLOCK_SIZE) for _, context in chunks))
 
 
 @torch.inference_mode()
@@ -52,7 +37,7 @@ def attention(report: Report) -> None:
     setup = report.setup
     device, dtype = torch.device(setup.device), DTYPES[setup.dtype]
     chunks = [(1, 37), (1, 512), (1, 16), (1, 1), (100, 100), (33, 161), (1, 80), (17, 32)]
-    batch = make_round(chunks, 2)
+    batch = make_round(chunks, BLOCK_SIZE, blocks=shuffled(chunks))
     num_blocks = sum(-(-context // BLOCK_SIZE) for _, context in chunks)
     for num_heads, num_kv_heads, head_dim in setup.head_sizes:
         layout = AttentionLayout(num_heads, num_kv_heads, head_dim, BLOCK_SIZE, (None, 48))
@@ -144,7 +129,7 @@ def rounds(report: Report) -> None:
         *((setup.num_decodes_beside, chunk) for chunk in setup.chunks),
     ]:
         chunks = [(1, setup.context)] * num_decodes + [(chunk, chunk)] * bool(chunk)
-        batch = make_round(chunks, worker.architecture.vocab_size)
+        batch = make_round(chunks, BLOCK_SIZE, blocks=shuffled(chunks), vocab_size=worker.architecture.vocab_size)
         measured = _median_time(worker, batch, setup.repetitions)
         worker._runner.use_graphs = False
         plain = _median_time(worker, batch, setup.repetitions)

@@ -28,14 +28,10 @@ class CallTimer:
         self._inside = 0.0  # seconds of the timed calls that the running one has made
         self._undo: list[tuple[Any, str, object]] = []
 
-    def expect(self, name: str) -> None:
-        """Have `take` tell this name, also where nothing is timed under it."""
-        self._seconds.setdefault(name, 0.0)
-
     def time(self, owner: Any, method: str, name: str) -> None:
         """Time `owner.method`, of an object or of a class, under a name that several may share."""
         call, now, seconds = getattr(owner, method), self._now, self._seconds
-        self.expect(name)
+        seconds.setdefault(name, 0.0)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             around, self._inside = self._inside, 0.0

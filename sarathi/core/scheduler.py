@@ -53,7 +53,7 @@ class BaseScheduler:
         self.partial = RequestHeap()  # admitted prompts with tokens left to schedule
         self.decodes: list[Request] = []  # ready: the newest token is known, or with overlap is being computed
         self.num_running = 0  # admitted and unfinished, in flight or not
-        self._inflight: deque[SchedulerOutput] = deque()  # rounds, oldest first
+        self.inflight: deque[SchedulerOutput] = deque()  # rounds, oldest first
         self._num_added = 0
         self._num_rounds = 0
         self._num_ended_in_flight = 0
@@ -106,7 +106,7 @@ class BaseScheduler:
 
     @property
     def num_inflight_rounds(self) -> int:
-        return len(self._inflight)
+        return len(self.inflight)
 
     def has_unfinished_requests(self) -> bool:
         return bool(self.requests)
@@ -198,7 +198,7 @@ class BaseScheduler:
         They start again, as after preemption; those that were ended meanwhile are let go.
         """
         requests = self._inflight_requests()
-        self._inflight.clear()
+        self.inflight.clear()
         self.decodes = [request for request in self.decodes if request not in requests]
         for request in sorted(requests, key=_latest):
             request.num_inflight_steps = 0
@@ -208,7 +208,7 @@ class BaseScheduler:
                 self._preempt(request, now)
 
     def _inflight_requests(self) -> set[Request]:
-        return {r for output in self._inflight for r in (*output.decodes, *(request for request, _ in output.prefills))}
+        return {r for output in self.inflight for r in (*output.decodes, *(request for request, _ in output.prefills))}
 
     # The round --------------------------------------------------------------------------------------
 
@@ -253,7 +253,7 @@ class BaseScheduler:
             num_used_blocks=self.blocks.num_used,
             memory=self.memory,
         )
-        self._inflight.append(output)
+        self.inflight.append(output)
         return output
 
     def _compose_round(self, now: float) -> BatchPlan:
@@ -424,7 +424,7 @@ class BaseScheduler:
     def update(self, output: SchedulerOutput, result: StepResult, now: float) -> list[Request]:
         """Commit the oldest round in flight, ended at `now` (seconds); returns the requests that ended with it."""
         token_ids, execution_time, self.memory, logprobs, _ = result
-        self._inflight.popleft()
+        self.inflight.popleft()
         if logprobs is not None:
             _keep_logprobs(output, logprobs)
         finished: list[Request] = []

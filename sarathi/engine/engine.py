@@ -6,7 +6,6 @@ The engine joins a scheduler, an executor, a clock and a recorder, and knows not
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -53,7 +52,6 @@ class Engine:
         self.clock = clock
         self.recorder = recorder
         self.stop_rule = stop_rule
-        self._inflight: deque[SchedulerOutput] = deque()
         self._schedule_time = 0.0  # host seconds spent scheduling since the last recorded round
 
     def add(self, request: Request) -> bool:
@@ -81,7 +79,7 @@ class Engine:
         None if nothing can run now, or if `until` (the next arrival, seconds of the engine's clock) comes before the
         oldest round ends and the executor can return so early.
         """
-        inflight = self._inflight
+        inflight = self.scheduler.inflight
         max_inflight_steps = self.executor.max_inflight_steps
         while len(inflight) < max_inflight_steps:
             started = host_time()
@@ -89,7 +87,6 @@ class Engine:
             self._schedule_time += host_time() - started
             if output is None:
                 break
-            inflight.append(output)
             try:
                 self.executor.submit(output)
             except BaseException:
@@ -104,7 +101,7 @@ class Engine:
             raise
         if result is None:
             return None
-        output = inflight.popleft()
+        output = inflight[0]
         now = self.clock.now()
         started = host_time()
         finished = self.scheduler.update(output, result, now)
@@ -129,7 +126,6 @@ class Engine:
 
     def _drop_rounds(self) -> None:
         """Whatever ends a round early, Ctrl-C too, ends all in flight; their requests can run again."""
-        self._inflight.clear()
         self.executor.shutdown()
         self.scheduler.drop_rounds(self.clock.now())
 

@@ -135,13 +135,26 @@ def _longest_round(scheduler: BaseSchedulerConfig, max_num_seqs: int, max_len: i
     return max(max_num_seqs, *(limit for limit in limits if limit), *(() if limits[0] else (max_len,)))
 
 
-# Whose flag a setting is that a worker refuses; the others are the model's.
-_OWNERS = {
-    "device": "local_executor_config",
+# Whose flag a setting is that a worker refuses, beside the executor's own; the others are the model's.
+OWNERS = {
     "attention_backend": "worker_config",
     "gpu_memory_utilization": "worker_config",
     "num_gpu_blocks": "cache_config",
 }
+
+
+def worker_settings(config: EndpointConfig) -> dict[str, Any]:
+    """The arguments of Worker that are the same for whichever executor, and on every rank."""
+    model = config.model_config
+    return {
+        "model": model.model,
+        "load_format": model.load_format,
+        "dtype": model.dtype,
+        "seed": model.seed,
+        "attention_backend": config.worker_config.attention_backend,
+        "block_size": config.cache_config.block_size,
+        "gpu_memory_utilization": config.worker_config.gpu_memory_utilization,
+    }
 
 
 def build_local(config: EndpointConfig, max_num_seqs: int) -> LocalParts:
@@ -149,7 +162,8 @@ def build_local(config: EndpointConfig, max_num_seqs: int) -> LocalParts:
     try:
         return _build_local(config, max_num_seqs)
     except FieldError as error:
-        raise FlagError(f"{_OWNERS.get(error.field, 'model_config')}_{error.field}", error.text) from error
+        owner = "local_executor_config" if error.field == "device" else OWNERS.get(error.field, "model_config")
+        raise FlagError(f"{owner}_{error.field}", error.text) from error
 
 
 def _build_local(config: EndpointConfig, max_num_seqs: int) -> LocalParts:
@@ -164,16 +178,7 @@ def _build_local(config: EndpointConfig, max_num_seqs: int) -> LocalParts:
 
     def load() -> tuple[Worker, int]:
         worker = Worker(
-            model.model,
-            load_format=model.load_format,
-            dtype=model.dtype,
-            seed=model.seed,
-            device=local.device,
-            num_threads=local.num_threads,
-            attention_backend=config.worker_config.attention_backend,
-            block_size=config.cache_config.block_size,
-            gpu_memory_utilization=config.worker_config.gpu_memory_utilization,
-            overlap=local.overlap,
+            **worker_settings(config), device=local.device, num_threads=local.num_threads, overlap=local.overlap
         )
         limits = round_limits(config, worker.shape, max_num_seqs)
         num_blocks = config.cache_config.num_gpu_blocks or worker.max_num_blocks(**limits)

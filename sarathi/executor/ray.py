@@ -13,12 +13,11 @@ from sarathi.clock import Clock
 from sarathi.config import EndpointConfig, RayExecutorConfig
 from sarathi.core.plan import SchedulerOutput, StepResult
 from sarathi.errors import FieldError, FlagError
-from sarathi.executor.local import LocalParts, round_limits, step_result
+from sarathi.executor.local import OWNERS, LocalParts, round_limits, step_result, worker_settings
 from sarathi.executor.ray_cluster import choose_device, reserve
 from sarathi.executor.ray_session import join_or_start
 from sarathi.executor.ray_worker import MakeWorker
 from sarathi.executor.ray_workers import Answers, RayWorkers
-from sarathi.simulation.models import shape_from_config
 from sarathi.worker.batch import WorkerOutput
 from sarathi.worker.message import RoundEncoder, RoundMessage
 
@@ -94,12 +93,9 @@ def _combined(given: Sequence[WorkerOutput], token_rank: int) -> WorkerOutput:
 
 
 # Whose flag a setting is that workers or the cluster refuse; the others are the model's.
-_OWNERS = {
+_OWNERS = OWNERS | {
     "address": "ray_executor_config",
-    "attention_backend": "worker_config",
     "device": "ray_executor_config",
-    "gpu_memory_utilization": "worker_config",
-    "num_gpu_blocks": "cache_config",
     "pipeline_parallel_size": "parallel_config",
     "tensor_parallel_size": "parallel_config",
     "timeout": "ray_executor_config",
@@ -117,29 +113,19 @@ def build_ray(config: EndpointConfig, max_num_seqs: int) -> LocalParts:
 
 
 def _build_ray(config: EndpointConfig, max_num_seqs: int) -> LocalParts:
-    from sarathi.model.checkpoint import find_model, open_checkpoint
+    from sarathi.model.checkpoint import find_model, open_checkpoint, shape_of
     from sarathi.model.tokenizer import eos_token_ids, load_tokenizer
 
     settings, model, parallel = config.executor_config, config.model_config, config.parallel_config
     assert isinstance(settings, RayExecutorConfig)
     # First what can be told without workers, which take a while to start.
     tokenizer = load_tokenizer(model.model)
-    checkpoint = open_checkpoint(model.model, model.load_format, model.seed)
-    shape = shape_from_config(checkpoint.path, checkpoint.config)
+    shape = shape_of(model.model, open_checkpoint(model.model, model.load_format))
     shape.check_parallel(parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
     join_or_start(settings.address)
     device = choose_device(settings.device)
     make_worker = MakeWorker(
-        {
-            "model": model.model,
-            "load_format": model.load_format,
-            "dtype": model.dtype,
-            "seed": model.seed,
-            "attention_backend": config.worker_config.attention_backend,
-            "block_size": config.cache_config.block_size,
-            "gpu_memory_utilization": config.worker_config.gpu_memory_utilization,
-            "overlap": settings.overlap,
-        },
+        worker_settings(config) | {"overlap": settings.overlap},
         device=device,
         num_threads=settings.num_threads,
         timeout=settings.timeout,
@@ -152,7 +138,6 @@ def _build_ray(config: EndpointConfig, max_num_seqs: int) -> LocalParts:
         timeout=settings.timeout,
     )
     try:
-        shape = workers.call("shape")[0]
         limits = round_limits(config, shape, max_num_seqs)
         num_blocks = config.cache_config.num_gpu_blocks or min(workers.call("max_num_blocks", **limits))
         workers.call("allocate_kv_cache", num_blocks, **limits)

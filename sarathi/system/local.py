@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from sarathi.clock import WallClock
 from sarathi.config import EndpointConfig, RayExecutorConfig, SimulatedExecutorConfig
 from sarathi.errors import FieldError, FlagError
-from sarathi.simulation.models import shape_from_config
 from sarathi.system.device import RoundDevice
 
 if TYPE_CHECKING:
@@ -81,12 +80,11 @@ def _load(configs: Sequence[EndpointConfig]) -> LocalParts:
 def _widest(configs: Sequence[EndpointConfig], max_num_seqs: int) -> EndpointConfig:
     """The one of the longest rounds. How long those of whole prompts can be, the model tells."""
     from sarathi.executor.local import round_limits
-    from sarathi.model.checkpoint import open_checkpoint
+    from sarathi.model.checkpoint import open_checkpoint, shape_of
 
     model = configs[0].model_config
     try:
-        checkpoint = open_checkpoint(model.model, model.load_format)
-        shape = shape_from_config(checkpoint.path, checkpoint.config)
+        shape = shape_of(model.model, open_checkpoint(model.model, model.load_format))
     except FieldError as error:
         raise FlagError(f"model_config_{error.field}", error.text) from error
     return max(configs, key=lambda config: round_limits(config, shape, max_num_seqs)["max_num_tokens"])

@@ -48,9 +48,5 @@ def operator_timer(
     return timer
 
 
-def _time_forward(timer: CallTimer, module: nn.Module | None, name: str) -> None:
-    """A stage without the module spends no time in it."""
-    if module is None:
-        timer.expect(name)
-    else:
-        timer.time(module, "forward", name)
+def _time_forward(timer: CallTimer, module: nn.Module, name: str) -> None:
+    timer.time(module, "forward", name)

@@ -7,7 +7,6 @@ messages brought.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,9 @@ from sarathi.attention import make_backend
 from sarathi.attention.base import AttentionLayout
 from sarathi.call_timer import CallTimer
 from sarathi.model.architecture import Architecture
-from sarathi.model.checkpoint import SMOLLM2, open_checkpoint
+from sarathi.model.checkpoint import open_checkpoint, shape_of
 from sarathi.model.transformer import load_model
 from sarathi.request import SamplingParams, TokenLogprobs
-from sarathi.simulation.models import ModelShape, shape_from_config
 from sarathi.worker.batch import Batch, SamplingInput, WorkerOutput
 from sarathi.worker.budget import MemoryBudget
 from sarathi.worker.cuda_runner import CudaRunner, graph_sizes
@@ -79,8 +77,7 @@ class Worker:
         self._shares_tokens = overlap and parallel.tensor_size > 1
         checkpoint = open_checkpoint(model, load_format, seed, self.device)
         self.architecture = Architecture.from_config(checkpoint.config, checkpoint.path)
-        shape = shape_from_config(checkpoint.path, checkpoint.config)
-        self.shape: ModelShape = replace(shape, name=model) if model == SMOLLM2 else shape
+        self.shape = shape_of(model, checkpoint)
         self.shape.check_parallel(parallel.tensor_size, parallel.num_stages)
         budget = self._budget = MemoryBudget(
             self.shape,
@@ -115,13 +112,13 @@ class Worker:
         return f"{self.shape.name} in {dtype} on {self.device}{threads}, attention by {backend}"
 
     def _layout(self) -> AttentionLayout:
-        layers = self.parallel.layers(self.shape.num_layers)
+        shard = self._model.shard
         return AttentionLayout(
-            num_heads=self.shape.num_heads // self.parallel.tensor_size,
-            num_kv_heads=self.shape.kv_heads_per_rank(self.parallel.tensor_size),
-            head_dim=self.shape.head_dim,
+            num_heads=shard.num_heads,
+            num_kv_heads=shard.num_kv_heads,
+            head_dim=shard.head_dim,
             block_size=self.block_size,
-            windows=self.architecture.windows[layers.start : layers.stop],
+            windows=shard.windows,
         )
 
     def max_num_blocks(self, *, max_num_seqs: int, max_num_tokens: int, max_len: int) -> int:
